@@ -71,7 +71,8 @@ real = importlib.util.find_spec
 importlib.util.find_spec = lambda name: real(name) if name.partition(".")[0] in known else None
 """
 NAMED = """
-for name in ("HDNNClassifier", "data", "training", "plots", "report", "estimators"):
+NAMES = "HDNNClassifier SystemIdentifier data training plots report estimators identification"
+for name in NAMES.split():
     try:
         getattr(hdnn, name)
     except hdnn.HdnnError as error:

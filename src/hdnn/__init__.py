@@ -17,6 +17,7 @@ from hdnn.errors import HdnnError
 if TYPE_CHECKING:
     from hdnn import fields, schemes, zoo
     from hdnn.estimators import HDNNClassifier, HDNNRegressor
+    from hdnn.identification import SystemIdentifier
     from hdnn.models import Model, Padding, Scaler, image_model, load, save
     from hdnn.models.export import export_onnx
     from hdnn.networks import HamiltonianNetwork
@@ -36,6 +37,7 @@ __all__ = [
     "Padding",
     "Scaler",
     "StateSpace",
+    "SystemIdentifier",
     "coarsen",
     "export_onnx",
     "fields",
@@ -52,6 +54,7 @@ __all__ = [
 # Loaded when first used: `hdnn --help` needs no torch, and `import hdnn` no scikit-learn.
 _LAZY = {
     "estimators": ("HDNNClassifier", "HDNNRegressor"),
+    "identification": ("SystemIdentifier",),
     "models": ("Padding", "Model", "Scaler", "image_model", "load", "save"),
     "models.export": ("export_onnx",),
     "networks": ("HamiltonianNetwork",),

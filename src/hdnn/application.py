@@ -13,6 +13,7 @@ PACKAGES = {
     "PIL": "pillow",
     "filelock": "filelock",
     "jinja2": "jinja2",
+    "joblib": "joblib",
     "matplotlib": "matplotlib",
     "pandas": "pandas",
     "pooch": "pooch",

@@ -1,0 +1,438 @@
+"""From recordings to a network: a linear model, units added, validation by free run.
+
+config = IdentificationConfig(seed=0)
+recordings = read_recordings("data.csv", "u", "y", time="t")
+result = identify(recordings, config)
+result.save("run")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import joblib
+import numpy as np
+import torch
+from annotated_types import Gt, Lt
+from torch import Tensor
+
+from hdnn.config import LISTED, Count, Positive, Settings, Share, setting
+from hdnn.data.recordings import Parts, Recordings
+from hdnn.errors import FileFormatError, HdnnError
+from hdnn.files import atomic, read_json, read_json_lines, write_json_lines
+from hdnn.identification.levenberg import Segments, fit, states_of
+from hdnn.identification.linear import realize
+from hdnn.identification.network import in_units, with_units
+from hdnn.identification.simulation import WARM, Fit, free_run, scored, simulate
+from hdnn.models import load, save
+from hdnn.progress import Meter
+from hdnn.statespace import StateSpace
+from hdnn.threads import one_thread
+
+LINEAR = ("L", "A", "G", "C", "D", "c")
+ALL = ("K", "L", "A", "G", "B", "b", "C", "D", "c")
+"""Parameters that are fitted, of linear models and of networks."""
+LINEAR_ITERATIONS = 40
+RIDGE = 0.1
+"""Of a network, in units of the mean square error of the linear model that it begins with."""
+
+Sizes = Annotated[tuple[Positive, ...], LISTED]
+Progress = Callable[[float, str], None]
+
+
+class IdentificationConfig(Settings):
+    """What `identify` tries."""
+
+    states: Positive | Sizes = setting((2, 4, 6), "--states")
+    """Number of states, or several to choose from by validation."""
+    units: Positive | Sizes = setting(12, "--units")
+    """Number of hidden units, or several to choose from by validation."""
+    restarts: Positive = setting(1, "--restarts")
+    """Networks of each size, with other random units."""
+    iterations: Positive = setting(50)
+    """Iterations of a network, at most."""
+    validation: Annotated[float, Gt(0), Lt(1)] = setting(0.15)
+    """fraction of the samples, the last ones, on which free runs choose sizes and stopping."""
+    test: Share = setting(0.0, "--test")
+    """fraction of the samples, the last ones, held out for testing."""
+    seed: Count = setting(0, "--seed")
+    """Random seed of the units."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A fitted model, linear (units = 0) or a network, between scaled signals.
+
+    Args:
+        states: number of states.
+        units: number of units.
+        restart: which of the networks of this size.
+        validation: root mean square error of the free run on the validation part, scaled.
+        iterations: of the fit.
+        best: the one whose weights these are.
+        seconds: how long it took.
+        x0: initial states of the segments, ``(S, n)``.
+        parameters: of the model, by name.
+        mu: least damping of the model.
+    """
+
+    states: int
+    units: int
+    restart: int
+    validation: float
+    iterations: int
+    best: int
+    seconds: float
+    x0: list[list[float]]
+    parameters: dict[str, Any]
+    mu: float
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """States, units, restart."""
+        return self.states, self.units, self.restart
+
+    @property
+    def model(self) -> StateSpace:
+        """The model."""
+        values = {k: torch.tensor(v, dtype=torch.float64) for k, v in self.parameters.items()}
+        inputs, outputs = values["weights.0.G"].shape[1], len(values["weights.0.c"])
+        sizes: Any = {"inputs": inputs, "outputs": outputs, "states": self.states}
+        options: Any = {"units": self.units, "mu": self.mu, "learn_initial": True, "scale": 0.0}
+        model = StateSpace(**sizes, **options, dtype=torch.float64)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(values[name].reshape(parameter.shape))
+        return model
+
+    @classmethod
+    def of(cls, model: StateSpace, restart: int, fitted: Any, seconds: float) -> Candidate:
+        """The candidate of a fit."""
+        parameters = {name: value.tolist() for name, value in model.named_parameters()}
+        sizes = model.states, model.units, restart, fitted.score, fitted.iterations, fitted.best
+        return cls(*sizes, seconds, fitted.x0.tolist(), parameters, model.mu)
+
+
+class _Task:
+    """Scaled recordings, and how candidates of them are fitted."""
+
+    def __init__(self, estimation: Recordings, config: IdentificationConfig) -> None:
+        self.config, (train, self.whole) = config, estimation.split(config.validation)
+        self.train, self.segments = train, Segments.of(train)
+
+    def score(self, model: StateSpace, x0: Tensor) -> float:
+        """The error of free runs from the beginning on the validation part."""
+        errors = []
+        parts = zip(self.whole.inputs, self.whole.outputs, self.whole.skip, strict=True)
+        for (u, y, skip), segment in zip(parts, self.segments.first, strict=True):
+            errors.append(np.square(free_run(model, u, x0[segment]) - y)[skip:])
+        return math.sqrt(np.concatenate(errors).mean())
+
+    def linear(self, states: int) -> Candidate:
+        """The linear model with so many states."""
+        begin = time.perf_counter()
+        with one_thread():
+            system = realize(self.train, states)
+            model = StateSpace.from_linear(*system, learn_initial=True, dtype=torch.float64)
+            x0 = torch.zeros(len(self.segments.u), states, dtype=torch.float64)
+            done = fit(model, LINEAR, self.segments, x0, LINEAR_ITERATIONS, self.score)
+        return Candidate.of(model, 0, done, time.perf_counter() - begin)
+
+    def network(self, start: Candidate, units: int, restart: int) -> Candidate:
+        """A network that begins as a linear model."""
+        begin = time.perf_counter()
+        with one_thread(), torch.no_grad():
+            linear, x0, (u, *_) = start.model, torch.tensor(start.x0), self.segments
+            x0 = x0.double()
+            size = float(states_of(linear, u, x0).square().mean().sqrt())
+            e = self.segments.residuals(linear(u, x0)[0])
+            seed = self.config.seed + 1000 * restart
+            model, rest = with_units(linear, units, size, seed)
+            ridge = RIDGE * float(e.square().sum()) / self.segments.samples
+            x0, most = x0 / size + rest, self.config.iterations
+            done = fit(model, ALL, self.segments, x0, most, self.score, ridge)
+        return Candidate.of(model, restart, done, time.perf_counter() - begin)
+
+
+@dataclass(frozen=True, eq=False)
+class Identification:
+    """What was identified, in the units of the data, and how well it simulates.
+
+    Free runs: only inputs, and the first outputs for the initial state. Whatever the input, as long
+    as it is bounded, the model cannot diverge: its weights have no influence on that.
+
+    Args:
+        model: the network that validation chose; linear if no network was better.
+        linear: the best linear model.
+        fits: by part ("train", "validation", and "test" where there is one) and by model
+            ("network", "linear", "mean"), how near the simulations come.
+        sampling_time: between two samples.
+        input_names: of the inputs.
+        output_names: of the outputs.
+        seconds: of the identification.
+        candidates: what was tried: states, units, restart, validation error, seconds.
+    """
+
+    model: StateSpace
+    linear: StateSpace
+    fits: dict[str, dict[str, Fit]]
+    sampling_time: float
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    seconds: float
+    candidates: tuple[dict[str, Any], ...]
+
+    @property
+    def states(self) -> int:
+        """Number of states."""
+        return self.model.states
+
+    @property
+    def units(self) -> int:
+        """Number of hidden units; 0 is a linear model."""
+        return self.model.units
+
+    @property
+    def rate(self) -> float:
+        """The factor a step by which initial states are forgotten, for all inputs."""
+        return float(self.model.rate)
+
+    @property
+    def time_constant(self) -> float:
+        """The time in which a wrong initial state shrinks to 1 / e at most, in units of time."""
+        return -self.sampling_time / math.log(self.rate)
+
+    @property
+    def gain(self) -> float:
+        """A bound of |dy| / |du|, in the units of the data."""
+        return float(self.model.gain)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{part}: {', '.join(f'{name} {value}' for name, value in models.items())}"
+            for part, models in self.fits.items()
+        ]
+        size = f"{self.states} states, {self.units} units"
+        return "\n".join(
+            [
+                *lines,
+                f"{size}, rate {self.rate:.6g} (time constant {self.time_constant:.4g}), gain at "
+                f"most {self.gain:.4g}; cannot diverge for any bounded input",
+            ]
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write model.safetensors, linear.safetensors and identification.json.
+
+        Args:
+            folder: made where it is not there.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        save(self.linear, folder / "linear.safetensors")
+        about = {
+            "fits": {p: {k: asdict(v) for k, v in m.items()} for p, m in self.fits.items()},
+            "rate": self.rate,
+            "time_constant": self.time_constant,
+            "gain": self.gain,
+            "states": self.states,
+            "units": self.units,
+            "sampling_time": self.sampling_time,
+            "input_names": self.input_names,
+            "output_names": self.output_names,
+            "seconds": self.seconds,
+            "candidates": self.candidates,
+        }
+        with atomic(folder / "identification.json") as temporary:
+            temporary.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        save(self.model, folder / "model.safetensors")  # last: it says that all is there
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote.
+
+        Args:
+            folder: of it.
+
+        Returns:
+            The same.
+
+        Raises:
+            HdnnError: files are missing or damaged.
+        """
+        path = Path(folder) / "identification.json"
+        about, models = read_json(path), [load(Path(folder) / f"{k}.safetensors") for k in FILES]
+        try:
+            fits = {
+                part: {k: Fit(v["fit"], tuple(v["rmse"])) for k, v in each.items()}
+                for part, each in about["fits"].items()
+            }
+            names = tuple(about["input_names"]), tuple(about["output_names"])
+            return cls(
+                *models,
+                fits,
+                float(about["sampling_time"]),
+                *names,
+                seconds=about["seconds"],
+                candidates=tuple(about["candidates"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(f"{path} is no identification: {error!r:.100}") from error
+
+
+FILES = ("model", "linear")
+
+
+def identify(
+    recordings: Recordings | Parts,
+    config: IdentificationConfig | None = None,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Identification:
+    """Identify a state-space network from recordings.
+
+    A linear model for every number of states; networks that begin as these; of all, the one with
+    the smallest error of free runs on the validation part, the last of the estimation part.
+
+    Args:
+        recordings: for estimation, the last part held out as ``config.test`` says; or both parts.
+        config: what is tried; None: the defaults.
+        store: a file of JSON lines for finished candidates; those in it are not fitted again.
+        n_jobs: candidates side by side, as joblib has it. The numbers do not depend on it.
+        progress: called with the share that is done and a line of text.
+
+    Returns:
+        The models and their fits.
+
+    Raises:
+        HdnnError: recordings are too short.
+
+    >>> from hdnn.data.recordings import load_recordings
+    >>> result = identify(
+    ...     load_recordings("two-tanks"), IdentificationConfig(states=2, iterations=5)
+    ... )
+    >>> result.fits["test"]["network"].fit > result.fits["test"]["linear"].fit
+    True
+    """
+    begin, config = time.perf_counter(), config or IdentificationConfig()
+    estimation, test = _parts(recordings, config)
+    scaling = estimation.scaling
+    task = _Task(estimation.scaled(scaling), config)
+    found = _candidates(task, _Store(store, estimation, config), n_jobs, progress)
+    chosen = min(found, key=lambda each: each.validation)
+    chosen_linear = min((c for c in found if not c.units), key=lambda each: each.validation)
+    models = {
+        name: in_units(each.model, scaling, estimation.sampling_time)
+        for name, each in (("network", chosen), ("linear", chosen_linear))
+    }
+    train, validation = estimation.split(config.validation)
+    parts = {"train": train, "validation": validation} | ({} if test is None else {"test": test})
+    fits = {name: _fits(models, part, scaling.mean_y) for name, part in parts.items()}
+    brief = ("states", "units", "restart", "validation", "iterations", "best", "seconds")
+    return Identification(
+        models["network"],
+        models["linear"],
+        fits,
+        estimation.sampling_time,
+        estimation.input_names,
+        estimation.output_names,
+        time.perf_counter() - begin,
+        tuple({name: getattr(each, name) for name in brief} for each in found),
+    )
+
+
+def _parts(
+    recordings: Recordings | Parts, config: IdentificationConfig
+) -> tuple[Recordings, Recordings | None]:
+    if isinstance(recordings, Parts):
+        if config.test:
+            raise HdnnError("there is a test part already: leave test out")
+        estimation, test = recordings
+        if not all(test.skip):
+            test = replace(test, skip=tuple(min(WARM, len(u) // 2) for u in test.inputs))
+        return estimation, test
+    return recordings.split(config.test) if config.test else (recordings, None)
+
+
+def _fits(
+    models: dict[str, StateSpace], part: Recordings, mean: np.ndarray[Any, Any]
+) -> dict[str, Fit]:
+    fits = {name: scored(part, simulate(model, part)) for name, model in models.items()}
+    return fits | {"mean": scored(part, [np.tile(mean, (len(y), 1)) for y in part.outputs])}
+
+
+def _candidates(
+    task: _Task, store: _Store, n_jobs: int | None, progress: Progress | None
+) -> list[Candidate]:
+    """All candidates: those of the store, and what it lacks."""
+    config = task.config
+    states, units = (
+        (size,) if isinstance(size, int) else size for size in (config.states, config.units)
+    )
+    networks = [(n, m, k) for n in states for m in units for k in range(config.restarts)]
+    total, meter = len(states) + len(networks), Meter("identifying")
+
+    def run(keys: Sequence[tuple[int, int, int]], calls: Sequence[Any]) -> None:
+        todo = [call for key, call in zip(keys, calls, strict=True) if key not in store.found]
+        parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")
+        with closing(parallel(todo)) as results:
+            for each in results:
+                store.add(each)
+                done, kind = len(store.found), "network" if each.units else "linear model"
+                text = f"{kind}, {each.states} states: validation error {each.validation:.4g}"
+                meter(done, total) if progress is None else progress(done / total, text)
+
+    linear = [(n, 0, 0) for n in states]
+    run(linear, [joblib.delayed(task.linear)(n) for n in states])
+    run(
+        networks,
+        [joblib.delayed(task.network)(store.found[n, 0, 0], m, k) for n, m, k in networks],
+    )
+    return [store.found[key] for key in (*linear, *networks)]
+
+
+class _Store:
+    """Finished candidates by key, in a file where there is one.
+
+    Every line has the digest of recordings and settings; lines of another one are replaced.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        recordings: Recordings,
+        config: IdentificationConfig,
+    ) -> None:
+        digest = hashlib.sha256()
+        for part in (*recordings.inputs, *recordings.outputs):
+            digest.update(f"{part.shape}".encode() + np.ascontiguousarray(part).tobytes())
+        settings = config.iterations, config.validation, config.seed
+        digest.update(repr(settings).encode())
+        self.digest, self.path = digest.hexdigest(), None if path is None else Path(path)
+        lines = [] if self.path is None else read_json_lines(self.path, self._parse)
+        self.found = {each.key: each for each in lines if each is not None}
+
+    def _parse(self, line: dict[str, Any]) -> Candidate | None:
+        return Candidate(**line) if line.pop("digest") == self.digest else None
+
+    def add(self, candidate: Candidate) -> None:
+        """Keep a candidate, and write all of them."""
+        self.found[candidate.key] = candidate
+        if self.path is not None:
+            write_json_lines(
+                self.path, [{"digest": self.digest, **asdict(c)} for c in self.found.values()]
+            )

@@ -1,0 +1,142 @@
+"""Free runs, predictions and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.data.recordings import Array, Recordings
+from hdnn.identification.levenberg import initial_state, weights_of
+from hdnn.statespace import StateSpace
+
+WARM = 50
+"""First outputs that tell the initial state where nothing else is said."""
+MOST_WARM = 1000
+"""Of a long part that is not scored, as many outputs tell the initial state."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How near a simulation comes to what was measured.
+
+    Args:
+        fit: 1 - |y - yhat| / |y - mean y|, the mean over the outputs; 1 is exact.
+        rmse: root mean square error of every output, in its unit.
+    """
+
+    fit: float
+    rmse: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"fit {100 * self.fit:.1f} %, RMSE {', '.join(f'{e:.4g}' for e in self.rmse)}"
+
+    @classmethod
+    def of(cls, measured: Sequence[Array], simulated: Sequence[Array]) -> Fit:
+        """The fit over several parts.
+
+        Args:
+            measured: ``(time, outputs)`` of every part.
+            simulated: the same shapes.
+
+        Returns:
+            One fit for all of them.
+        """
+        y, error = np.concatenate(measured), np.concatenate(measured) - np.concatenate(simulated)
+        spread = np.linalg.norm(y - y.mean(0), axis=0)
+        fits = 1 - np.linalg.norm(error, axis=0) / np.maximum(spread, np.finfo(float).tiny)
+        return cls(float(fits.mean()), tuple(np.sqrt(np.square(error).mean(0)).tolist()))
+
+
+@torch.no_grad()
+def free_run(model: StateSpace, u: Array, x0: Tensor | None = None) -> Array:
+    """Outputs of inputs alone.
+
+    Args:
+        model: in the units of u.
+        u: ``(time, inputs)``.
+        x0: initial state ``(n,)``; None: the model's own.
+
+    Returns:
+        ``(time, outputs)``.
+    """
+    y: Array = model(torch.tensor(u), x0)[0].numpy()
+    return y
+
+
+def starts(model: StateSpace, recordings: Recordings) -> list[Tensor]:
+    """The initial states that the first outputs of recordings tell."""
+    found = []
+    for u, y, skip in zip(recordings.inputs, recordings.outputs, recordings.skip, strict=True):
+        first = torch.tensor(y[: min(skip or WARM, MOST_WARM)])
+        found.append(initial_state(model, torch.tensor(u), first))
+    return found
+
+
+def simulate(model: StateSpace, recordings: Recordings) -> list[Array]:
+    """Free runs of recordings, of which the first outputs tell the initial states.
+
+    Args:
+        model: in their units.
+        recordings: what is simulated.
+
+    Returns:
+        ``(time, outputs)`` for every recording.
+    """
+    x0 = starts(model, recordings)
+    return [free_run(model, u, x) for u, x in zip(recordings.inputs, x0, strict=True)]
+
+
+def scored(recordings: Recordings, simulated: Sequence[Array]) -> Fit:
+    """The fit on the parts of recordings that are scored.
+
+    Args:
+        recordings: what was measured.
+        simulated: ``(time, outputs)`` for every recording.
+
+    Returns:
+        The fit.
+    """
+    parts = list(zip(recordings.outputs, simulated, recordings.skip, strict=True))
+    return Fit.of([y[k:] for y, _, k in parts], [y[k:] for _, y, k in parts])
+
+
+@torch.no_grad()
+def predict(
+    model: StateSpace, u: Array, y: Array, steps: int, r: float, x0: Tensor | None = None
+) -> Array:
+    """Outputs predicted from the outputs measured up to so many steps before.
+
+    A measurement corrects the state, x + C' (C C' + r I)^-1 (y - yhat). The eigenvalues of
+    I - C' (C C' + r I)^-1 C are in [0, 1], so the correction brings no two states apart, and the
+    rate stays.
+
+    Args:
+        model: in the units of u and y.
+        u: ``(time, inputs)``.
+        y: ``(time, outputs)``.
+        steps: how many ahead.
+        r: how little measurements are trusted; infinity is a free run.
+        x0: initial state ``(n,)``; None: the model's own.
+
+    Returns:
+        ``(time, outputs)``; the first rows, before there is a measurement, are a free run.
+    """
+    head = free_run(model, u[:steps], x0)
+    if len(u) <= steps:
+        return head
+    cell, inputs, outputs = model.assemble(), torch.tensor(u), torch.tensor(y)
+    C = weights_of(model).matrix("C")
+    gain = torch.linalg.solve(C @ C.mT / r + torch.eye(len(C), dtype=C.dtype), C / r).mT
+    x, corrected = model.x0 if x0 is None else x0, []
+    for v, measured in zip(inputs[:-steps], outputs, strict=False):
+        x = x + gain @ (measured - cell.step(x, v)[1])
+        corrected.append(x)
+        x, _ = cell.step(x, v)
+    X = torch.stack(corrected)
+    for k in range(steps):  # all times side by side
+        X, _ = cell.step(X, inputs[k : len(u) - steps + k])
+    return np.concatenate([head, cell.step(X, inputs[steps:])[1].numpy()])

@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
@@ -433,7 +433,57 @@ TABLES: dict[str, type[Settings]] = {
 """The tables of a config file."""
 
 
-class Config(Settings):
+class Document(Settings):
+    """Tables of settings, as a TOML file has them."""
+
+    tables: ClassVar[dict[str, type[Settings]]] = {}
+
+    @classmethod
+    def built(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values for the constructor, with tables that are plain, as TOML and flags have them."""
+        return {
+            name: cls.tables[name](**value)
+            if name in cls.tables and isinstance(value, Mapping)
+            else value
+            for name, value in values.items()
+        }
+
+    def to_toml(self) -> str:
+        """The settings that were set as TOML, which `from_toml` reads."""
+        alone = {k: v for k, v in self.to_dict().items() if k not in self.tables and v is not None}
+        blocks = [f"{name} = {_toml(value)}\n" for name, value in alone.items()]
+        for name in self.tables:
+            values = getattr(self, name)
+            if values is not None:
+                lines = [f"{key} = {_toml(value)}\n" for key, value in values.to_dict().items()]
+                blocks.append("".join([f"[{name}]\n", *lines]))
+        return "\n".join(blocks)
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """Read a config file.
+
+        Args:
+            path: of a TOML file with these tables.
+
+        Returns:
+            The config.
+
+        Raises:
+            HdnnError: it cannot be read, is not TOML, or has unknown or wrong settings.
+        """
+        return cls.from_tables(read_toml(path), str(path))
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Any], where: str) -> Self:
+        """A config of plain values; messages begin with where they come from."""
+        try:
+            return cls(**tables)
+        except HdnnError as error:
+            raise HdnnError(f"{where}: {error}") from error
+
+
+class Config(Document):
     """All settings of a run: data, model, training, and what is recorded of its gradients.
 
     Raises:
@@ -443,6 +493,8 @@ class Config(Settings):
     >>> sorted(config.training.model_fields_set)
     ['epochs']
     """
+
+    tables = TABLES
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -455,43 +507,58 @@ class Config(Settings):
     (default), convolutional or convolutional-flipped."""
 
     def __init__(self, **values: Any) -> None:
-        for name in TABLES.keys() & values.keys():
-            if isinstance(values[name], Mapping):  # as TOML and flags have them
-                values[name] = TABLES[name](**values[name])
-        super().__init__(**values)
+        super().__init__(**self.built(values))
 
-    def to_toml(self) -> str:
-        """The settings that were set as TOML, which `from_toml` reads."""
-        blocks = [] if self.protocol is None else [f"protocol = {json.dumps(self.protocol)}\n"]
-        for name in TABLES:
-            values = getattr(self, name)
-            if values is not None:
-                lines = [f"{key} = {_toml(value)}\n" for key, value in values.to_dict().items()]
-                blocks.append("".join([f"[{name}]\n", *lines]))
-        return "\n".join(blocks)
 
-    @classmethod
-    def from_toml(cls, path: Path) -> Config:
-        """Read a config file.
+class RecordingsConfig(Settings):
+    """Which recordings a system is identified from."""
 
-        Args:
-            path: of a TOML file with tables data, model, training, record.
+    files: Names = setting(())
+    """CSV, TSV or Parquet files, each a recording, or the name of a data set."""
+    inputs: Names = setting((), "--input")
+    """a column with an input; repeatable."""
+    outputs: Names = setting((), "--output")
+    """a column with an output; repeatable."""
+    time: str | None = setting(None, "--time")
+    """the column of times, numbers or dates."""
+    sampling_time: Above | None = setting(None, "--sampling-time")
+    """time between two rows, where no column tells it (default: 1)."""
+    experiment: str | None = setting(None, "--experiment")
+    """a column that numbers the recordings of a file."""
 
-        Returns:
-            The config.
 
-        Raises:
-            HdnnError: it cannot be read, is not TOML, or has unknown or wrong settings.
-        """
-        return cls.from_tables(read_toml(path), str(path))
+Sizes = Annotated[tuple[Positive, ...], MinLen(1), LISTED]
 
-    @classmethod
-    def from_tables(cls, tables: Mapping[str, Any], where: str) -> Config:
-        """A config of plain values; messages begin with where they come from."""
-        try:
-            return cls(**tables)
-        except HdnnError as error:
-            raise HdnnError(f"{where}: {error}") from error
+
+class IdentificationConfig(Settings):
+    """What `hdnn.identification.identify` tries."""
+
+    states: Positive | Sizes = setting((2, 4, 6), "--states")
+    """number of states, or several to choose from by validation."""
+    units: Positive | Sizes = setting(12, "--units")
+    """number of hidden units, or several to choose from by validation."""
+    restarts: Positive = setting(1, "--restarts")
+    """networks of each size, with other random units."""
+    iterations: Positive = setting(50)
+    """Iterations of a network, at most."""
+    validation: Annotated[float, Gt(0), Lt(1)] = setting(0.15)
+    """Fraction of the samples, the last ones, on which free runs choose sizes and stopping."""
+    test: Share = setting(0.0, "--test")
+    """fraction of the samples, the last ones, held out for testing."""
+    seed: Count = setting(0, "--seed")
+    """random seed of the units."""
+
+
+class IdentifyConfig(Document):
+    """All settings of `hdnn identify`."""
+
+    tables = {"data": RecordingsConfig, "identification": IdentificationConfig}
+
+    data: RecordingsConfig = RecordingsConfig()
+    identification: IdentificationConfig = IdentificationConfig()
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**self.built(values))
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from hdnn.cli import (  # noqa: F401
     demo,
     evaluate,
     export,
+    identify,
     look,
     predict,
     reproduce,

@@ -54,7 +54,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 ORDER = (
-    *("demo", "train", "predict", "evaluate", "report", "play", "gradients"),
+    *("demo", "train", "predict", "identify", "simulate", "evaluate", "report", "play"),
+    "gradients",
     *("certify", "advise", "data", "reproduce", "export", "info"),
 )
 """Commands as `hdnn --help` lists them."""

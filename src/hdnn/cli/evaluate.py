@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import USE, Json, app, emit, say, show_table, warn
-from hdnn.cli.loaded import LoadedModel, RunFolder, load_run
+from hdnn.cli.identify import evaluate_system
+from hdnn.cli.loaded import LoadedModel, RunFolder, is_identification, load_run
 from hdnn.errors import HdnnError, shortened
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def evaluate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a trained run on held-out data or on another table.
+    """Measure a trained run on held-out data, another table or another recording.
 
     A linear model and the majority class (or the mean) are measured beside it.
     """
@@ -46,6 +47,9 @@ def evaluate(
     from hdnn.training.evaluation import references, result_warnings
     from hdnn.training.inputs import read_labeled
 
+    if is_identification(run):
+        evaluate_system(run, data, target, as_json)
+        return
     loaded = load_run(run)
     if loaded.run is None and data is None:
         raise HdnnError(f"{run} is a model outside a run: pass the data to evaluate it on")

@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hdnn.cli.base import MORE, Json, app, emit, say
-from hdnn.cli.loaded import load_run
+from hdnn.cli.loaded import is_identification, load_run
 
 
 @app.command(rich_help_panel=MORE)
 def export(
     run: Annotated[Path, typer.Argument(help="A finished run, or a file of hdnn.save.")],
-    out: Annotated[Path, typer.Option(help="ONNX file to write.")],
+    out: Annotated[
+        Path, typer.Option(help="ONNX file to write; of an identified system also a .c file.")
+    ],
     check: Annotated[
         bool, typer.Option(help="Compare with hdnn on a batch, if onnxruntime is installed.")
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Write a trained model as ONNX.
+    """Write a trained model as ONNX, or an identified system as C.
 
-    Raw columns or uint8 images in, probabilities out; see docs/export.md.
+    Raw columns or uint8 images in, probabilities out; inputs in, outputs out, in the units of the
+    data; see docs/export.md.
     """
-    from hdnn.models import load
+    from hdnn.models import export_c, load
     from hdnn.models.export import export_onnx
 
-    model = load(run) if run.is_file() else load_run(run).model
+    if is_identification(run):
+        from hdnn.identification.runs import IdentificationRun
+
+        model: Any = IdentificationRun.open(run).load().model
+    else:
+        model = load(run) if run.is_file() else load_run(run).model
+    if out.suffix.lower() == ".c":
+        export_c(model, out)
+        if as_json:
+            emit({"out": str(out), "bytes": out.stat().st_size})
+        else:
+            say(f"{out.stat().st_size} bytes: {out}")
+        return
     written = export_onnx(model, out, check=check)
     if as_json:
         shapes = {"inputs": dict(written.inputs), "outputs": dict(written.outputs)}

@@ -62,6 +62,11 @@ class LoadedModel(NamedTuple):
         return data.X_test if held_out and len(data.X_test) else data.X
 
 
+def is_identification(path: Path) -> bool:
+    """Whether it is a run folder of `hdnn identify`."""
+    return (path / "identify.toml").is_file()
+
+
 def load_run(path: Path) -> LoadedModel:
     """A finished run folder, its model file, or another file of `hdnn.save`.
 
@@ -71,6 +76,10 @@ def load_run(path: Path) -> LoadedModel:
     from hdnn.models import Model, load
     from hdnn.training.runs import Run
 
+    if is_identification(path):
+        raise HdnnError(
+            f"{path} is a run of hdnn identify: simulate, evaluate, report and export take it"
+        )
     folder = path.parent if path.name == "model.safetensors" else path
     if (folder / "config.toml").is_file():
         run = Run.open(folder)

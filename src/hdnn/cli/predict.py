@@ -46,7 +46,7 @@ def predict(
     ] = None,
 ) -> None:
     """Append predictions to a table, or list those of images."""
-    _check_out(out, data)
+    check_out(out, data)
     model = load_run(run).model
     titles = _titles(model)
     if model.stem.takes_images:
@@ -62,7 +62,7 @@ def predict(
         say(f"{count} rows with {', '.join(titles)}: {out}")
 
 
-def _check_out(out: Path | None, data: list[Path]) -> None:
+def check_out(out: Path | None, data: list[Path]) -> None:
     """Raise `HdnnError` for a file format that cannot be written, and for one's own input."""
     if out is None:
         return

@@ -285,13 +285,13 @@ def read_recordings(
         raw = read_raw(path)
         wanted = (*names[0], *names[1], *(name for name in (time, experiment) if name))
         _check_names(raw, wanted, ())
-        for part in _experiments(raw, experiment):
+        for part in experiments(raw, experiment):
             where = part.where
-            u, y = (np.stack([_numbers(part, name) for name in each], 1) for each in names)
+            u, y = (np.stack([numbers(part, name) for name in each], 1) for each in names)
             if len(u) < LEAST:
                 raise HdnnError(f"{where} has {len(u)} rows; a recording has at least {LEAST}")
             if time is not None:
-                steps.append((_step(part, time), where))
+                steps.append((step_of(part, time), where))
             found.append((u, y))
     if steps:
         sampling_time, first = steps[0]
@@ -306,8 +306,16 @@ def read_recordings(
     return Recordings(u_parts, y_parts, step, names[0], names[1])
 
 
-def _experiments(raw: RawTable, column: str | None) -> list[RawTable]:
-    """The rows of every experiment, in the order of their first rows."""
+def experiments(raw: RawTable, column: str | None) -> list[RawTable]:
+    """The rows of every experiment, in the order of their first rows.
+
+    Args:
+        raw: the table.
+        column: that numbers or names them; None: all rows are one.
+
+    Returns:
+        A table for each.
+    """
     if column is None:
         return [raw]
     groups = raw.frame.groupby(column, sort=False, dropna=False)
@@ -317,10 +325,23 @@ def _experiments(raw: RawTable, column: str | None) -> list[RawTable]:
     ]
 
 
-def _numbers(raw: RawTable, name: str) -> Array:
+def numbers(raw: RawTable, name: str, gaps: bool = False) -> Array:
+    """A column of numbers.
+
+    Args:
+        raw: the table.
+        name: of the column.
+        gaps: whether values may be missing.
+
+    Returns:
+        ``(rows,)``, NaN where a value is missing.
+
+    Raises:
+        HdnnError: a cell holds no number, or a value is missing: by line.
+    """
     _, values = read_column(name, raw.column(name), raw.row_name, "number")
     missing = np.flatnonzero(np.isnan(values))
-    if len(missing):
+    if len(missing) and not gaps:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise HdnnError(
             f"{raw.where}: column {shown(name)} has no value in {raw.row_name(int(missing[0]))}"
@@ -329,8 +350,19 @@ def _numbers(raw: RawTable, name: str) -> Array:
     return values
 
 
-def _step(raw: RawTable, name: str) -> float:
-    """The sampling time of a column of times, which must be even."""
+def step_of(raw: RawTable, name: str) -> float:
+    """The sampling time of a column of times.
+
+    Args:
+        raw: the table.
+        name: of the column, of numbers or dates.
+
+    Returns:
+        The time between two rows, of dates in seconds.
+
+    Raises:
+        HdnnError: a time is missing, or they are not even: by line.
+    """
     kind, values = read_column(name, raw.column(name), raw.row_name)
     if kind.kind == "category" or pd.isna(values).any():
         raise HdnnError(f"{raw.where}: column {shown(name)} must hold a time in every row")

@@ -12,9 +12,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from hdnn.config import IdentificationConfig
 from hdnn.data.recordings import Array, Recordings, arrays
 from hdnn.errors import HdnnError, is_count
-from hdnn.identification.identify import Identification, IdentificationConfig, identify
+from hdnn.identification.identify import Identification, identify
 from hdnn.identification.levenberg import initial_state
 from hdnn.identification.simulation import Fit, free_run, predict
 from hdnn.statespace import StateSpace

@@ -17,15 +17,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import joblib
 import numpy as np
 import torch
-from annotated_types import Gt, Lt
 from torch import Tensor
 
-from hdnn.config import LISTED, Count, Positive, Settings, Share, setting
+from hdnn.config import IdentificationConfig
 from hdnn.data.recordings import Parts, Recordings
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import atomic, read_json, read_json_lines, write_json_lines
@@ -45,27 +44,7 @@ LINEAR_ITERATIONS = 40
 RIDGE = 0.1
 """Of a network, in units of the mean square error of the linear model that it begins with."""
 
-Sizes = Annotated[tuple[Positive, ...], LISTED]
 Progress = Callable[[float, str], None]
-
-
-class IdentificationConfig(Settings):
-    """What `identify` tries."""
-
-    states: Positive | Sizes = setting((2, 4, 6), "--states")
-    """Number of states, or several to choose from by validation."""
-    units: Positive | Sizes = setting(12, "--units")
-    """Number of hidden units, or several to choose from by validation."""
-    restarts: Positive = setting(1, "--restarts")
-    """Networks of each size, with other random units."""
-    iterations: Positive = setting(50)
-    """Iterations of a network, at most."""
-    validation: Annotated[float, Gt(0), Lt(1)] = setting(0.15)
-    """fraction of the samples, the last ones, on which free runs choose sizes and stopping."""
-    test: Share = setting(0.0, "--test")
-    """fraction of the samples, the last ones, held out for testing."""
-    seed: Count = setting(0, "--seed")
-    """Random seed of the units."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,7 +62,7 @@ def export_c(model: StateSpace | Cell, path: str | os.PathLike[str]) -> None:
         path: the file; an existing one is replaced.
 
     Raises:
-        HdnnError: it is an ensemble, or a weight is not finite.
+        HdnnError: it is no state-space network, an ensemble, or has a weight that is not finite.
         StorageError: the file cannot be written.
 
     >>> import hdnn, pathlib, tempfile
@@ -71,6 +71,8 @@ def export_c(model: StateSpace | Cell, path: str | os.PathLike[str]) -> None:
     >>> "void hdnn_step(float *x, const float *u, float *y) {" in path.read_text()
     True
     """
+    if not isinstance(model, StateSpace | Cell):
+        raise HdnnError(f"C files are of state-space networks, got a {type(model).__name__}")
     cell = model.assemble() if isinstance(model, StateSpace) else model
     if cell.x0.ndim > 1:
         raise HdnnError("a C file holds one network, got an ensemble")

@@ -20,7 +20,7 @@ import os
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,7 +108,7 @@ class Run:
             HdnnError: there is none.
         """
         run = cls(folder)
-        with _storage(folder):
+        with storage(folder):
             if not run.config_file.is_file():
                 raise HdnnError(f"{folder} is not a run: there is no config.toml in it")
         return run
@@ -126,7 +126,7 @@ class Run:
             HdnnError: something else is there, or the folder cannot be written to.
         """
         run = cls(folder)
-        with _storage(folder):
+        with storage(folder):
             if overwrite and run.config_file.is_file():
                 with run.locked():
                     run._clear()
@@ -197,25 +197,14 @@ class Run:
             training = training.replace(device=device)
         if training == config.training:
             return
-        with _storage(self.folder, StorageError), self.locked():
+        with storage(self.folder, StorageError), self.locked():
             if training.epochs > config.training.epochs:
                 self.model_file.unlink(missing_ok=True)
             self._write_config(config.replace(training=training))
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Only one process trains in a folder; the system unlocks what a killed process held."""
-        lock = FileLock(self.folder / LOCK)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout as error:
-            raise HdnnError(f"another process is training in {self.folder}; wait for it") from error
-        try:
-            yield
-        finally:
-            if os.name != "nt":  # Windows removes no open files, and filelock does it there
-                (self.folder / LOCK).unlink(missing_ok=True)
-            lock.release()
+    def locked(self) -> AbstractContextManager[None]:
+        """Only one process trains in a folder."""
+        return locked(self.folder)
 
     def load_model(self) -> Model:
         """The trained model.
@@ -288,7 +277,7 @@ class Run:
             DivergenceError: the training diverged; the last line of the history says it, too.
             HdnnError: another process trains here, the data have changed, or the disk is full.
         """
-        with _storage(self.folder, StorageError), self.locked():
+        with storage(self.folder, StorageError), self.locked():
             for stale in self.folder.glob(TEMPORARY):
                 stale.unlink(missing_ok=True)
             if prepared is None:
@@ -431,8 +420,39 @@ def _agrees(stored: Config, wanted: Config) -> bool:
 
 
 @contextmanager
-def _storage(folder: str | os.PathLike[str], kind: type[HdnnError] = HdnnError) -> Iterator[None]:
-    """A folder that cannot be used, or a disk that is full or gone, is one error."""
+def locked(folder: Path) -> Iterator[None]:
+    """Only one process works in a folder; the system unlocks what a killed process held.
+
+    Args:
+        folder: of a run.
+
+    Raises:
+        HdnnError: another process works there.
+    """
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise HdnnError(f"another process is training in {folder}; wait for it") from error
+    try:
+        yield
+    finally:
+        if os.name != "nt":  # Windows removes no open files, and filelock does it there
+            (folder / LOCK).unlink(missing_ok=True)
+        lock.release()
+
+
+@contextmanager
+def storage(folder: str | os.PathLike[str], kind: type[HdnnError] = HdnnError) -> Iterator[None]:
+    """A folder that cannot be used, or a disk that is full or gone, is one error.
+
+    Args:
+        folder: of a run.
+        kind: of the error.
+
+    Raises:
+        HdnnError: it cannot be used.
+    """
     try:
         yield
     except OSError as error:

@@ -53,7 +53,7 @@ class SystemIdentifier(BaseEstimator):  # type: ignore[misc]
     >>> recordings, test = hdnn.data.load_recordings("two-tanks")
     >>> tanks = SystemIdentifier(states=2, iterations=10, random_state=0)
     >>> tanks = tanks.fit(recordings.inputs[0], recordings.outputs[0])
-    >>> tanks.score(test.inputs[0], test.outputs[0]) > 0.9
+    >>> tanks.score(test.inputs[0], test.outputs[0]) > 0.8
     True
     >>> tanks.simulate(test.inputs[0]).shape
     (1024, 1)

@@ -50,7 +50,11 @@ Progress = Callable[[float, str], None]
 
 
 class IdentificationConfig(Settings):
-    """What `identify` tries."""
+    """What `identify` tries.
+
+    >>> IdentificationConfig(states=[2, 3]).states
+    (2, 3)
+    """
 
     states: Positive | Sizes = setting((2, 4, 6), "--states")
     """Number of states, or several to choose from by validation."""
@@ -180,6 +184,12 @@ class Identification:
         output_names: of the outputs.
         seconds: of the identification.
         candidates: what was tried: states, units, restart, validation error, seconds.
+
+    >>> from hdnn.data import load_recordings
+    >>> config = IdentificationConfig(states=2, iterations=3, test=0.2)
+    >>> result = identify(load_recordings("damped-pendulum").test, config)
+    >>> sorted(result.fits), result.rate < 1
+    (['test', 'train', 'validation'], True)
     """
 
     model: StateSpace
@@ -273,18 +283,20 @@ class Identification:
             HdnnError: files are missing or damaged.
         """
         path = Path(folder) / "identification.json"
-        about, models = read_json(path), [load(Path(folder) / f"{k}.safetensors") for k in FILES]
+        about = read_json(path)
+        model, linear = (load(Path(folder) / f"{name}.safetensors") for name in FILES)
         try:
             fits = {
                 part: {k: Fit(v["fit"], tuple(v["rmse"])) for k, v in each.items()}
                 for part, each in about["fits"].items()
             }
-            names = tuple(about["input_names"]), tuple(about["output_names"])
             return cls(
-                *models,
+                model,
+                linear,
                 fits,
-                float(about["sampling_time"]),
-                *names,
+                sampling_time=float(about["sampling_time"]),
+                input_names=tuple(about["input_names"]),
+                output_names=tuple(about["output_names"]),
                 seconds=about["seconds"],
                 candidates=tuple(about["candidates"]),
             )

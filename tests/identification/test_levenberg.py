@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.data import Recordings
-from hdnn.identification.identify import ALL, LINEAR
 from hdnn.identification.levenberg import (
     Segments,
     _Steps,
@@ -18,6 +17,7 @@ from hdnn.identification.levenberg import (
     states_of,
     weights_of,
 )
+from hdnn.identification.search import ALL, LINEAR
 from hdnn.statespace import StateSpace
 
 

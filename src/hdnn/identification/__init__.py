@@ -2,7 +2,7 @@
 
 import hdnn.application  # noqa: F401
 from hdnn.identification.identifier import SystemIdentifier
-from hdnn.identification.identify import Identification, IdentificationConfig, identify
+from hdnn.identification.search import Identification, IdentificationConfig, identify
 from hdnn.identification.simulation import Fit
 
 __all__ = ["Fit", "Identification", "IdentificationConfig", "SystemIdentifier", "identify"]

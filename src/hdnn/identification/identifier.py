@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from hdnn.data.recordings import Array, Recordings, arrays
 from hdnn.errors import HdnnError, is_count
-from hdnn.identification.identify import Identification, IdentificationConfig, identify
 from hdnn.identification.levenberg import initial_state
+from hdnn.identification.search import Identification, IdentificationConfig, identify
 from hdnn.identification.simulation import Fit, free_run, predict
 from hdnn.statespace import StateSpace
 

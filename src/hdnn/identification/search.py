@@ -42,6 +42,8 @@ LINEAR = ("L", "A", "G", "C", "D", "c")
 ALL = ("K", "L", "A", "G", "B", "b", "C", "D", "c")
 """Parameters that are fitted, of linear models and of networks."""
 LINEAR_ITERATIONS = 40
+AMPLITUDE = 1.0
+"""Root mean square of the states of a network at the beginning."""
 RIDGE = 0.1
 """Of a network, in units of the mean square error of the linear model that it begins with."""
 
@@ -157,7 +159,7 @@ class _Task:
         with one_thread(), torch.no_grad():
             linear, x0, (u, *_) = start.model, torch.tensor(start.x0), self.segments
             x0 = x0.double()
-            size = float(states_of(linear, u, x0).square().mean().sqrt())
+            size = float(states_of(linear, u, x0).square().mean().sqrt()) / AMPLITUDE
             e = self.segments.residuals(linear(u, x0)[0])
             seed = self.config.seed + 1000 * restart
             model, rest = with_units(linear, units, size, seed)

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev
 
 from hdnn.backends import rollout
 from hdnn.data.recordings import Recordings
@@ -90,17 +89,6 @@ class Jacobian(NamedTuple):
     e: Tensor
     theta: Tensor
     x0: Tensor
-
-
-class _Assembled(nn.Module):
-    """The matrices of a layer as a function of its parameters."""
-
-    def __init__(self, weights: LayerWeights) -> None:
-        super().__init__()
-        self.weights = weights
-
-    def forward(self) -> Tensor:
-        return torch.cat([part.flatten() for part in _matrices(self.weights.assemble())])
 
 
 def _matrices(layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
@@ -189,16 +177,12 @@ def jacobian(model: StateSpace, segments: Segments, x0: Tensor, names: Sequence[
 
 def _derivatives(weights: LayerWeights, names: Sequence[str]) -> Tensor:
     """Of the entries of all matrices of a layer with respect to its parameters."""
-    assembled = _Assembled(weights)
-    raw = {f"weights.{name}": getattr(weights, name).detach() for name in names}
-
-    def entries(theta: Tensor) -> Tensor:
-        parts = theta.split([value.numel() for value in raw.values()])
-        pairs = zip(raw.items(), parts, strict=True)
-        given = {name: part.view_as(value) for (name, value), part in pairs}
-        return functional_call(assembled, given, ())
-
-    return jacrev(entries)(torch.cat([value.flatten() for value in raw.values()]))
+    with torch.enable_grad():
+        entries = torch.cat([part.flatten() for part in _matrices(weights.assemble())])
+    each = torch.eye(len(entries), dtype=entries.dtype)
+    parameters = [getattr(weights, name) for name in names]
+    rows = torch.autograd.grad(entries, parameters, each, is_grads_batched=True)
+    return torch.cat([part.flatten(1) for part in rows], 1)
 
 
 class Fitted(NamedTuple):

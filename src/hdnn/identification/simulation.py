@@ -26,6 +26,10 @@ class Fit:
     Args:
         fit: 1 - |y - yhat| / |y - mean y|, the mean over the outputs; 1 is exact.
         rmse: root mean square error of every output, in its unit.
+
+    >>> y = np.array([[0.0], [1.0], [2.0], [1.0]])
+    >>> print(Fit.of([y], [y + 0.1]))
+    fit 85.9 %, RMSE 0.1
     """
 
     fit: float

@@ -41,6 +41,8 @@ LINEAR = ("L", "A", "G", "C", "D", "c")
 ALL = ("K", "L", "A", "G", "B", "b", "C", "D", "c")
 """Parameters that are fitted, of linear models and of networks."""
 LINEAR_ITERATIONS = 40
+AMPLITUDE = 1.0
+"""Root mean square of the states of a network at the beginning."""
 RIDGE = 0.1
 """Of a network, in units of the mean square error of the linear model that it begins with."""
 
@@ -132,7 +134,7 @@ class _Task:
         with one_thread(), torch.no_grad():
             linear, x0, (u, *_) = start.model, torch.tensor(start.x0), self.segments
             x0 = x0.double()
-            size = float(states_of(linear, u, x0).square().mean().sqrt())
+            size = float(states_of(linear, u, x0).square().mean().sqrt()) / AMPLITUDE
             e = self.segments.residuals(linear(u, x0)[0])
             seed = self.config.seed + 1000 * restart
             model, rest = with_units(linear, units, size, seed)
@@ -159,6 +161,12 @@ class Identification:
         output_names: of the outputs.
         seconds: of the identification.
         candidates: what was tried: states, units, restart, validation error, seconds.
+
+    >>> from hdnn.data import load_recordings
+    >>> config = IdentificationConfig(states=2, iterations=3, test=0.2)
+    >>> result = identify(load_recordings("damped-pendulum").test, config)
+    >>> sorted(result.fits), result.rate < 1
+    (['test', 'train', 'validation'], True)
     """
 
     model: StateSpace
@@ -252,18 +260,20 @@ class Identification:
             HdnnError: files are missing or damaged.
         """
         path = Path(folder) / "identification.json"
-        about, models = read_json(path), [load(Path(folder) / f"{k}.safetensors") for k in FILES]
+        about = read_json(path)
+        model, linear = (load(Path(folder) / f"{name}.safetensors") for name in FILES)
         try:
             fits = {
                 part: {k: Fit(v["fit"], tuple(v["rmse"])) for k, v in each.items()}
                 for part, each in about["fits"].items()
             }
-            names = tuple(about["input_names"]), tuple(about["output_names"])
             return cls(
-                *models,
+                model,
+                linear,
                 fits,
-                float(about["sampling_time"]),
-                *names,
+                sampling_time=float(about["sampling_time"]),
+                input_names=tuple(about["input_names"]),
+                output_names=tuple(about["output_names"]),
                 seconds=about["seconds"],
                 candidates=tuple(about["candidates"]),
             )

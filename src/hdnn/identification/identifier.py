@@ -36,7 +36,7 @@ class SystemIdentifier(BaseEstimator):  # type: ignore[misc]
         units: Number of hidden units, or several to choose from. None: 12.
         sampling_time: Time between two samples; it is the unit of ``result_.time_constant`` only.
         validation: Fraction of the samples, the last ones, that chooses sizes and stopping.
-        iterations: Iterations for a network, at most. None: 50.
+        iterations: Iterations for a network, at most. None: 100.
         restarts: Networks of each size, with other random units. None: 1.
         random_state: An integer for the same result at every call, a `numpy.random.RandomState`, or
             None.

@@ -61,7 +61,7 @@ class Segments(NamedTuple):
             spans += [(k, start, start + length) for start in starts]
         pad = nn.utils.rnn.pad_sequence
         tensors = [
-            pad([torch.as_tensor(part[k][i:j]) for k, i, j in spans], batch_first=True)
+            pad([torch.tensor(part[k][i:j]) for k, i, j in spans], batch_first=True)
             for part in (recordings.inputs, recordings.outputs)
         ]
         weight = pad([torch.ones(j - i, dtype=torch.float64) for _, i, j in spans], True)

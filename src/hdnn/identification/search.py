@@ -27,13 +27,21 @@ from torch import Tensor
 
 from hdnn.config import LISTED, Count, Positive, Settings, Share, setting
 from hdnn.data.recordings import Parts, Recordings
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic, read_json, read_json_lines, write_json_lines
 from hdnn.identification import windows
 from hdnn.identification.levenberg import Segments, fit, states_of
 from hdnn.identification.linear import realize
 from hdnn.identification.network import in_units, with_units
-from hdnn.identification.simulation import WARM, Fit, free_run, scored, simulate, starts
+from hdnn.identification.simulation import (
+    WARM,
+    Fit,
+    chosen_trust,
+    free_run,
+    scored,
+    simulate,
+    starts,
+)
 from hdnn.models import load, save
 from hdnn.progress import Meter
 from hdnn.statespace import StateSpace
@@ -212,6 +220,7 @@ class Identification:
         sampling_time: between two samples.
         input_names: of the inputs.
         output_names: of the outputs.
+        trust: r of predictions, how little measurements correct the state; chosen by validation.
         seconds: of the identification.
         candidates: what was tried: states, units, restart, validation error, seconds.
 
@@ -228,6 +237,7 @@ class Identification:
     sampling_time: float
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
+    trust: float
     seconds: float
     candidates: tuple[dict[str, Any], ...]
 
@@ -280,7 +290,10 @@ class Identification:
             StorageError: it cannot be written.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make {folder}: {error.strerror or error}") from error
         save(self.linear, folder / "linear.safetensors")
         about = {
             "fits": {p: {k: asdict(v) for k, v in m.items()} for p, m in self.fits.items()},
@@ -292,6 +305,7 @@ class Identification:
             "sampling_time": self.sampling_time,
             "input_names": self.input_names,
             "output_names": self.output_names,
+            "trust": self.trust if math.isfinite(self.trust) else None,
             "seconds": self.seconds,
             "candidates": self.candidates,
         }
@@ -327,6 +341,7 @@ class Identification:
                 sampling_time=float(about["sampling_time"]),
                 input_names=tuple(about["input_names"]),
                 output_names=tuple(about["output_names"]),
+                trust=math.inf if about["trust"] is None else float(about["trust"]),
                 seconds=about["seconds"],
                 candidates=tuple(about["candidates"]),
             )
@@ -394,6 +409,7 @@ def identify(
         estimation.sampling_time,
         estimation.input_names,
         estimation.output_names,
+        chosen_trust(models["network"], validation),
         time.perf_counter() - begin,
         tuple({name: getattr(each, name) for name in brief} for each in found),
     )

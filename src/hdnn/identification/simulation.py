@@ -109,6 +109,26 @@ def scored(recordings: Recordings, simulated: Sequence[Array]) -> Fit:
     return Fit.of([y[k:] for y, _, k in parts], [y[k:] for _, y, k in parts])
 
 
+def chosen_trust(model: StateSpace, part: Recordings) -> float:
+    """The r of a grid with which predictions one step ahead have the smallest error.
+
+    Args:
+        model: in the units of the recordings.
+        part: what is scored.
+
+    Returns:
+        For `predict`; infinity where corrections are of no use.
+    """
+    C = weights_of(model).matrix("C").detach()
+    size = float((C @ C.mT).diagonal().mean()) or 1.0
+    errors = {}
+    for r in (*(size * 10.0**k for k in range(-2, 5)), np.inf):
+        pairs = zip(part.inputs, part.outputs, strict=True)
+        y = [predict(model, *pair, 1, r) for pair in pairs]
+        errors[r] = sum(scored(part, y).rmse)
+    return min(errors, key=lambda r: errors[r])
+
+
 @torch.no_grad()
 def predict(
     model: StateSpace, u: Array, y: Array, steps: int, r: float, x0: Tensor | None = None

@@ -79,6 +79,12 @@ def test_it_is_saved_as_a_network(fitted: SystemIdentifier, tmp_path: Any) -> No
     with torch.no_grad():
         y = hdnn.load(tmp_path / "model")(torch.tensor(U))[0].numpy()
     assert np.array_equal(y, fitted.simulate(U))
+    fitted.save(tmp_path / "folder")
+    again = SystemIdentifier.load(tmp_path / "folder")
+    assert np.array_equal(again.predict(U, Y, 3), fitted.predict(U, Y, 3))
+    assert again.sampling_time == 4.0
+    with pytest.raises(HdnnError, match="cannot make"):
+        fitted.save(tmp_path / "model" / "below a file")
 
 
 def test_verbose_prints_a_line_for_every_candidate(capsys: pytest.CaptureFixture[str]) -> None:

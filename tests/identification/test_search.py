@@ -110,7 +110,7 @@ def test_a_saved_result_is_the_same(tmp_path: Path) -> None:
     u = np.linspace(0, 5, 60)[:, None]
     assert np.array_equal(free_run(again.model, u), free_run(result.model, u))
     assert np.array_equal(free_run(again.linear, u), free_run(result.linear, u))
-    names = ("fits", "sampling_time", "input_names", "output_names", "gain", "rate")
+    names = ("fits", "trust", "sampling_time", "input_names", "output_names", "gain", "rate")
     for name in (*names, "seconds", "candidates", "states", "units", "time_constant"):
         assert getattr(again, name) == getattr(result, name)
     (tmp_path / "run" / "identification.json").write_text("{}")

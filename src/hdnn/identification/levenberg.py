@@ -61,7 +61,7 @@ class Segments(NamedTuple):
             spans += [(k, start, start + length) for start in starts]
         pad = nn.utils.rnn.pad_sequence
         tensors = [
-            pad([torch.as_tensor(part[k][i:j]) for k, i, j in spans], batch_first=True)
+            pad([torch.tensor(part[k][i:j]) for k, i, j in spans], batch_first=True)
             for part in (recordings.inputs, recordings.outputs)
         ]
         weight = pad([torch.ones(j - i, dtype=torch.float64) for _, i, j in spans], True)
@@ -107,6 +107,23 @@ def weights_of(model: StateSpace) -> LayerWeights:
 
 
 @torch.no_grad()
+def recurrence(model: StateSpace) -> Recurrence:
+    """One step of a network as s = sigma(W [x; u; 1]), x+ = A [x; u; 1; s].
+
+    Args:
+        model: of one layer.
+
+    Returns:
+        The matrices.
+    """
+    layer = weights_of(model).assemble()
+    A, W, _ = _matrices(layer)
+    k = W.shape[1]
+    A = torch.cat([A[:, : k - 1], A.new_zeros(len(A), 1), A[:, k - 1 :]], -1)
+    return Recurrence(W.unsqueeze(0), A.unsqueeze(0), layer.activation, 1)
+
+
+@torch.no_grad()
 def states_of(model: StateSpace, u: Tensor, x0: Tensor) -> Tensor:
     """States of a free run.
 
@@ -118,11 +135,7 @@ def states_of(model: StateSpace, u: Tensor, x0: Tensor) -> Tensor:
     Returns:
         Those before every input, ``(S, time, n)``.
     """
-    layer = weights_of(model).assemble()
-    A, W, _ = _matrices(layer)
-    none, nd = A.new_zeros(len(A), 1), W.shape[1] - 1
-    A = torch.cat([A[:, :nd], none, A[:, nd:]], -1)
-    form = Recurrence(W.unsqueeze(0), A.unsqueeze(0), layer.activation, u.shape[-2])
+    form = recurrence(model)._replace(steps=u.shape[-2])
     return rollout(form, x0.contiguous(), u)[0]
 
 

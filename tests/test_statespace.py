@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 import hdnn
 from hdnn.control import feedback, gain_limit, sampled
 from hdnn.errors import HdnnError
+from hdnn.models.export import SingleStep
 from hdnn.statespace import StateSpace
 from skips import needs_kernels
 
@@ -392,11 +393,34 @@ def test_kernels_and_reference_agree(kind: str) -> None:
 
 @pytest.mark.slow
 def test_torch_compile() -> None:
-    model, u = small(), torch.randn(2, 30, 2)
-    compiled = torch.compile(model)
-    torch.testing.assert_close(compiled(u)[0], model(u)[0], rtol=0, atol=1e-12)
-    compiled(u)[0].sum().backward()
-    assert model.weights[0].K.grad is not None
+    for options in ({}, {"passive": True, "gain": 2.0}):
+        model, u = small(**options), torch.randn(2, 30, 2)
+        parameters = list(model.parameters())
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        found, expected = compiled(u), model(u)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        gradients = [torch.autograd.grad(y.sin().sum(), parameters) for y, _ in (found, expected)]
+        torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+        step = torch.compile(model.step, backend="aot_eager", fullgraph=True)
+        given = torch.randn(2, 4), u[:, 0]
+        torch.testing.assert_close(step(*given), model.step(*given), rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["contracting", "passive", "series"])
+def test_torch_export(kind: str) -> None:
+    """Any batch; of a sequence, whose graph has every step, the length is that of the example."""
+    model, u = small(**KINDS[kind]), torch.randn(6, 7, 2)
+    any_batch = {0: torch.export.Dim("batch")}
+    sequence = torch.export.export(model, (u,), dynamic_shapes={"u": any_batch}).module()
+    x = torch.randn(6, 4 * model.layers)
+    step = torch.export.export(
+        SingleStep(model), (x, u[:, 0]), dynamic_shapes=(any_batch, any_batch)
+    ).module()
+    for few in (slice(6), slice(1), slice(3)):
+        torch.testing.assert_close(sequence(u[few]), model(u[few]), rtol=0, atol=1e-12)
+        given = x[few], u[few, 0]
+        torch.testing.assert_close(step(*given), model.step(*given), rtol=0, atol=1e-12)
 
 
 def test_a_structure_of_blocks_is_kept() -> None:

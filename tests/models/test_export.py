@@ -224,6 +224,45 @@ def test_the_program_on_the_docs_page_predicts_as_hdnn_does(
     np.testing.assert_allclose(names["probabilities"], expected, atol=1e-5)
 
 
+# --- state-space networks -------------------------------------------------------------------------
+
+STATE_SPACE: dict[str, dict[str, Any]] = {
+    "contracting": {"outputs": 3},
+    "passive": {"passive": True, "gain": 3.0},
+    "passive ensemble": {"passive": True, "ensemble": 2},
+    "series": {"layers": 3, "activation": "softsign"},
+    "linear": {"units": 0},
+    "float32": {"dtype": torch.float32},
+}
+
+
+@pytest.mark.parametrize("kind", mostly_slow(STATE_SPACE, fast="contracting"))
+def test_sequences_and_steps_of_state_space_networks(kind: str, tmp_path: Path) -> None:
+    """For any batch and any length; the file of a step is what a loop calls."""
+    sizes = {"inputs": 2, "states": 4, "units": 5, "step": 0.3, "scale": 1.0}
+    model = hdnn.StateSpace(**{**sizes, **STATE_SPACE[kind]})
+    lead = () if model.ensemble is None else (2,)
+    dtype, tolerance = model.x0.dtype, 1e-5 if model.x0.dtype == torch.float32 else 1e-12
+    paths = [tmp_path / name for name in ("sequence.onnx", "step.onnx")]
+    whole = hdnn.export_onnx(model, paths[0])
+    single = hdnn.export_onnx(model.step, paths[1])
+    assert [*whole.inputs, *whole.outputs] == ["u", "x0", "y", "x"]
+    assert [*single.inputs, *single.outputs] == ["x", "u", "next_x", "y"]
+    assert whole.inputs["u"] == (*lead, "batch", "time", 2)
+    sessions = [onnxruntime.InferenceSession(path) for path in paths]
+    for batch, time in ((1, 1), (3, 40)):
+        u = torch.randn(*lead, batch, time, 2, dtype=dtype)
+        x = torch.randn(*lead, batch, 4 * model.layers, dtype=dtype)
+        y, last = (t.detach() for t in model(u, x))
+        found = map(torch.from_numpy, sessions[0].run(None, {"u": u.numpy(), "x0": x.numpy()}))
+        for one, other in zip(found, (y, last), strict=True):
+            torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+        for t in range(time):
+            feeds = {"x": x.numpy(), "u": u[..., t, :].numpy()}
+            x, out = map(torch.from_numpy, sessions[1].run(None, feeds))
+            torch.testing.assert_close(out, y[..., t, :], rtol=tolerance, atol=tolerance)
+
+
 # --- what has no ONNX form ------------------------------------------------------------------------
 
 

@@ -143,7 +143,7 @@ class SingleStep(nn.Module):
         model: whose step it is.
     """
 
-    def __init__(self, model: StateSpace) -> None:
+    def __init__(self, model: StateSpace | Unrolled) -> None:
         super().__init__()
         self.model = model
 
@@ -209,7 +209,7 @@ def _shapes(thing: Exportable) -> tuple[dict[str, Shape], dict[str, Shape]]:
         if thing.task == "classification":
             output, size = "probabilities", len(thing.labels)
         return {name: ("batch", *thing.stem.shape)}, {output: ("batch", size)}
-    model = thing.model if isinstance(thing, SingleStep) else thing
+    model = cast(StateSpace, thing.model if isinstance(thing, SingleStep) else thing)
     lead = () if model.ensemble is None else (model.ensemble,)
     x = (*lead, "batch", model.layers * model.states)
     if isinstance(thing, SingleStep):
@@ -370,7 +370,7 @@ class _Exported(nn.Module):
         elif isinstance(thing, StateSpace):
             self.thing = Unrolled(thing)
         elif isinstance(thing, SingleStep):
-            self.thing = SingleStep(Unrolled(thing.model))
+            self.thing = SingleStep(Unrolled(cast(StateSpace, thing.model)))
         else:
             self.thing = copy.deepcopy(thing)
             for number, block in enumerate(thing.blocks):

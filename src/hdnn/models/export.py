@@ -30,7 +30,7 @@ from hdnn.files import atomic
 from hdnn.models.model import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Program, Stage, Values
-from hdnn.statespace import Cell, Damping, Layer, LayerWeights, StateSpace
+from hdnn.statespace import Cell, Damping, Layer, StateSpace
 
 if TYPE_CHECKING:
     import onnx
@@ -327,8 +327,7 @@ class Unrolled(nn.Module):
 
     def __init__(self, model: StateSpace) -> None:
         super().__init__()
-        weights = cast(list[LayerWeights], list(model.weights))
-        self.layers = [self._keep(own.assemble()) for own in weights]
+        self.layers = [self._keep(layer) for layer in model.assemble().layers]
 
     def _keep(self, part: Any) -> Any:
         """A layer with names of buffers in place of tensors, which torch knows as constants."""

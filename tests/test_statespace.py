@@ -321,7 +321,7 @@ def test_gradients_through_time_never_explode() -> None:
 
 def test_layers_in_series_forget_within_the_washout() -> None:
     """The certified number of steps, which counts what earlier layers do to later ones."""
-    for seed in range(5):
+    for seed in range(2):
         torch.manual_seed(seed)
         model = StateSpace(inputs=1, states=3, units=6, layers=3, mu=0.2, scale=2.0)
         steps = model.washout(1e-2)
@@ -445,7 +445,7 @@ def test_ensembles_are_their_members() -> None:
         many = small(ensemble=3, **options)
         u = torch.randn(4, 5, 2)
         y, x = many(u)
-        rates, steps = many.rate, many.washout(0.1)
+        rates = many.rate
         assert isinstance(rates, Tensor)
         ones = []
         for e in range(3):
@@ -454,8 +454,8 @@ def test_ensembles_are_their_members() -> None:
             torch.testing.assert_close(one(u)[0], y[e], rtol=0, atol=1e-13)
             torch.testing.assert_close(one(u)[1], x[e], rtol=0, atol=1e-13)
             assert one.rate == pytest.approx(float(rates[e]), abs=1e-14)
-            ones.append(one.washout(0.1))
-        assert steps == max(ones)
+            ones.append(one)
+    assert many.washout(0.1) == max(one.washout(0.1) for one in ones)
 
 
 def test_a_controller_at_rest_stays_there() -> None:
@@ -561,11 +561,14 @@ def test_impossible_calls() -> None:
         (torch.randn(5), "inputs must have shape"),
         (torch.randn(3, 0, 2), "at least one time"),
         (torch.randn(3, 5, 2).float(), "float32 but the model is"),
+        ([[[0.0, 0.0]]], "are tensors, got list"),
     ):
         with pytest.raises(HdnnError, match=message):
             model(u)
     with pytest.raises(HdnnError, match="states must have shape"):
         model(torch.randn(3, 5, 2), torch.zeros(3, 5))
+    with pytest.raises(HdnnError, match="and dtype torch"):
+        model(torch.randn(3, 5, 2), torch.zeros(3, 4, dtype=torch.float32))
     for tolerance in (0.0, 1.0, math.nan):
         with pytest.raises(HdnnError, match="between 0 and 1"):
             model.washout(tolerance)
@@ -575,9 +578,23 @@ def test_unstable_linear_systems_are_refused() -> None:
     for A, message in (
         ([[1.0]], "stable"),
         ([[1.5]], "1.5"),
-        ([[math.nan]], "stable"),
+        ([[math.nan]], "finite"),
     ):
         with pytest.raises(HdnnError, match=message):
             StateSpace.from_linear(A, [[1.0]], [[1.0]])
     with pytest.raises(HdnnError, match=r"A \(n, n\)"):
         StateSpace.from_linear([[0.5]], [[1.0], [2.0]], [[1.0]])
+    for option in ({"passive": True}, {"layers": 2}, {"structure": {"L": "skew"}}):
+        with pytest.raises(HdnnError, match=f"leave out {next(iter(option))}"):
+            StateSpace.from_linear([[0.5]], [[1.0]], [[1.0]], **option)
+
+
+def test_a_linear_system_keeps_its_digits() -> None:
+    """Lists are numbers in float64, whatever torch's default; radii may be close to 1."""
+    torch.set_default_dtype(torch.float32)
+    one, dtype = [[1.0]], torch.float64
+    model = StateSpace.from_linear([[1 - 1e-9]], one, one, dtype=dtype)
+    assert model.rate == pytest.approx(1 - 1e-9, abs=1e-11)
+    y = model(torch.eye(3, 1, dtype=dtype))[0].flatten()
+    torch.testing.assert_close(y[1:], torch.tensor([1, 1 - 1e-9], dtype=dtype), rtol=0, atol=1e-13)
+    assert gain_limit([[0.1]], one, one).gain == pytest.approx(1.1, abs=1e-12)

@@ -27,7 +27,6 @@ from hdnn.backends import BACKENDS
 from hdnn.errors import HdnnError, finite_number, is_count, unknown_name
 from hdnn.fields import ACTIVATIONS, Activation, Matrix, Pattern
 from hdnn.fields.activations import activation as activation_of
-from hdnn.fields.interconnection import as_values
 from hdnn.fields.weights import Structure, map_of
 from hdnn.program import Recurrence
 
@@ -372,7 +371,7 @@ def _contraction(
         one = torch.eye(m, dtype=A.dtype, device=A.device)
         free = A.new_zeros(*lead, n, n).requires_grad_()
         log_l = A.new_full((*lead, m), math.log(1.05 * h)).requires_grad_()
-        best, best_T = A.new_full(lead, math.inf), torch.eye(n).to(A).expand_as(A)
+        best, chosen = A.new_full(lead, math.inf), torch.eye(n).to(A).expand_as(A)
         optimizer = torch.optim.Adam([free, log_l], lr=0.1 / math.sqrt(n))
         decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, steps)
         for _ in range(steps):
@@ -389,12 +388,12 @@ def _contraction(
             found = torch.where(ok[..., 0, 0], square.detach(), math.inf)
             better = found < best
             best = torch.where(better, found, best)
-            best_T = torch.where(better[..., None, None], T.detach(), best_T)
+            chosen = torch.where(better[..., None, None], T.detach(), chosen)
             optimizer.zero_grad()
             torch.where(ok[..., 0, 0], square, -log_l.sum(-1)).sum().backward()
             optimizer.step()
             decay.step()
-    return best.sqrt(), best_T
+    return best.sqrt(), chosen
 
 
 def _norm(M: Tensor) -> Tensor:
@@ -598,16 +597,21 @@ class StateSpace(nn.Module):
             y, x = self.assemble()(*self._checked(padded, x0), lengths)
             packed = pack_padded_sequence(y, lengths, batch_first=True, enforce_sorted=False)
             return packed, x
-        batched = u.ndim > 2
+        batched = not isinstance(u, Tensor) or u.ndim > 2  # no tensor: `_checked` says so
         if not batched:
             u, x0 = u.unsqueeze(0), None if x0 is None else x0.unsqueeze(-2)
-        if self.ensemble is not None and u.ndim == 3:  # one batch for all
+        if self.ensemble is not None and isinstance(u, Tensor) and u.ndim == 3:  # one batch for all
             u = u.expand(self.ensemble, *u.shape)
         y, x = self.assemble()(*self._checked(u, x0))
         return (y, x) if batched else (y.squeeze(-3), x.squeeze(-2))
 
     def _checked(self, u: Tensor, x0: Tensor | None) -> tuple[Tensor, Tensor | None]:
         lead = () if self.ensemble is None else (self.ensemble,)
+        if not isinstance(u, Tensor) or not isinstance(x0, Tensor | None):
+            raise HdnnError(
+                f"inputs and states are tensors, got {type(u).__name__} and {type(x0).__name__}; "
+                "use torch.as_tensor"
+            )
         if u.ndim != len(lead) + 3 or u.shape[-1] != self.inputs or u.shape[: len(lead)] != lead:
             raise HdnnError(
                 f"inputs must have shape {(*lead, 'batch', 'time', self.inputs)}, got "
@@ -621,8 +625,11 @@ class StateSpace(nn.Module):
                 f"u.to({self.x0.dtype}) or model.to({u.dtype})"
             )
         expected = (*u.shape[:-2], self.layers * self.states)
-        if x0 is not None and x0.shape != expected:
-            raise HdnnError(f"the states must have shape {expected}, got {tuple(x0.shape)}")
+        if x0 is not None and (x0.shape != expected or x0.dtype != u.dtype):
+            raise HdnnError(
+                f"the states must have shape {expected} and dtype {u.dtype}, got "
+                f"{tuple(x0.shape)} and {x0.dtype}"
+            )
         return u, x0
 
     @property
@@ -704,13 +711,13 @@ class StateSpace(nn.Module):
             units: hidden units, which begin with K = 0.
             step: the step h.
             mu: the least damping; it is lowered where A needs that.
-            **options: further arguments of `StateSpace`.
+            **options: further arguments of `StateSpace`, such as ``dtype`` or ``ensemble``.
 
         Returns:
             The network, whose states are coordinates in which |A| < 1.
 
         Raises:
-            HdnnError: A is not stable, or shapes do not fit.
+            HdnnError: A is not stable, shapes do not fit, or an option is for other networks.
 
         >>> import hdnn
         >>> A, B, C = [[0.9, 0.2], [-0.2, 0.9]], [[1.0], [0.0]], [[1.0, 0.0]]
@@ -718,15 +725,14 @@ class StateSpace(nn.Module):
         >>> model(torch.tensor([[1.0], [0.0], [0.0]]))[0].squeeze().tolist()
         [0.0, 1.0, 0.9]
         """
-        A, B, C = (torch.as_tensor(as_values(M)).double() for M in (A, B, C))
-        D = B.new_zeros(len(C), B.shape[-1]) if D is None else torch.as_tensor(D).double()
-        n, shapes = len(A), [tuple(M.shape) for M in (A, B, C, D)]
-        if B.ndim != 2 or shapes != [(n, n), (n, B.shape[1]), (len(C), n), (len(C), B.shape[1])]:
+        A, B, C, D = linear_system(A, B, C, D)
+        fixed = {"inputs", "outputs", "states", "passive", "gain", "layers", "structure"}
+        if wrong := fixed & options.keys():
             raise HdnnError(
-                f"a linear system has A (n, n), B (n, d), C (q, n) and D (q, d), got {shapes}"
+                f"from_linear makes one layer, not passive, of the sizes of A, B and C; leave out "
+                f"{', '.join(sorted(wrong))}"
             )
-        finite = all(bool(M.isfinite().all()) for M in (A, B, C, D))
-        radius = float(torch.linalg.eigvals(A).abs().max()) if finite else math.nan
+        n, radius = len(A), float(torch.linalg.eigvals(A).abs().max())
         if not radius < 1:
             raise HdnnError(
                 f"A must be stable, all eigenvalues less than 1 in size, but the largest is "
@@ -737,7 +743,7 @@ class StateSpace(nn.Module):
         signs = _signs(V @ U)
         Q, P = U * signs @ V, V.mT * (signs * s) @ V
         mu = min(1e-3 / step if mu is None else mu, (1 - float(s.max())) / 2 / step)
-        options = {"inputs": B.shape[1], "outputs": len(C), "states": n, "units": units} | options
+        options |= {"inputs": B.shape[1], "outputs": len(C), "states": n, "units": units}
         model = cls(step=step, mu=mu, **options)
         identity, own = torch.eye(n, dtype=A.dtype), model._layers[0]
         values, vectors = torch.linalg.eigh((identity - (P + P.mT) / 2) / step - mu * identity)
@@ -760,6 +766,44 @@ class StateSpace(nn.Module):
             f"units={self.units}, step={self.h:g}, mu={self.mu:g}"
             f"{kind}{bound}{series}{many}"
         )
+
+
+def linear_system(
+    A: Tensor | npt.ArrayLike,
+    B: Tensor | npt.ArrayLike,
+    C: Tensor | npt.ArrayLike,
+    D: Tensor | npt.ArrayLike | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The matrices of a linear system in float64.
+
+    Args:
+        A: ``(n, n)``.
+        B: ``(n, inputs)``.
+        C: ``(outputs, n)``.
+        D: ``(outputs, inputs)``; None is 0.
+
+    Returns:
+        All four.
+
+    Raises:
+        HdnnError: shapes do not fit, or a number is not finite.
+    """
+
+    def double(M: Tensor | npt.ArrayLike) -> Tensor:  # lists directly: 0.9 has no float32
+        if isinstance(M, Tensor):
+            return M.detach().double()
+        return torch.as_tensor(M, dtype=torch.float64, device="cpu")
+
+    A, B, C = double(A), double(B), double(C)
+    D = A.new_zeros(len(C), B.shape[-1]) if D is None else double(D)
+    n, shapes = len(A), [tuple(M.shape) for M in (A, B, C, D)]
+    if B.ndim != 2 or shapes != [(n, n), (n, B.shape[1]), (len(C), n), (len(C), B.shape[1])]:
+        raise HdnnError(
+            f"a linear system has A (n, n), B (n, d), C (q, n) and D (q, d), got {shapes}"
+        )
+    if not all(bool(M.isfinite().all()) for M in (A, B, C, D)):
+        raise HdnnError("the matrices of a linear system must be finite")
+    return A, B, C, D
 
 
 def _number(values: Tensor) -> float | Tensor:

@@ -353,7 +353,7 @@ class LayerWeights(nn.Module):
 
 
 def _contraction(
-    A: Tensor, B: Tensor, K: Tensor, h: float, steps: int = 300
+    A: Tensor, B: Tensor, K: Tensor, h: float, steps: int = 200
 ) -> tuple[Tensor, Tensor]:
     """rho and T with |T (A + B S K) x| <= rho |T x| for all diagonal S with entries in [0, 1].
 

@@ -310,6 +310,14 @@ def test_the_washout_is_that_of_the_best_norm() -> None:
     assert float(linear.bounds()[1][0].rho) == pytest.approx(0.6, abs=0.02)  # the spectral radius
 
 
+def test_the_washout_counts_the_condition_of_the_norm() -> None:
+    """|dx_t| <= |T^-1| rho^t |T| |dx_0|: here 0.5^t 1000 is at most 0.01 from t = 17 on."""
+    (bounds,) = StateSpace(inputs=1, states=2, units=4).bounds()[0]
+    stretched = bounds._replace(rho=torch.tensor(0.5), T=torch.diag(torch.tensor([10.0, 0.01])))
+    assert washout_of([stretched], 0.01) == 17
+    assert washout_of([stretched._replace(T=torch.eye(2))], 0.01) == 7
+
+
 def test_gradients_through_time_never_explode() -> None:
     model = StateSpace(inputs=1, states=6, units=12, step=0.5, scale=30.0)
     x0 = torch.randn(3, 6).requires_grad_()

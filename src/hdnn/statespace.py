@@ -353,7 +353,7 @@ class LayerWeights(nn.Module):
 
 
 def _contraction(
-    A: Tensor, B: Tensor, K: Tensor, h: float, steps: int = 200
+    A: Tensor, B: Tensor, K: Tensor, h: float, steps: int = 300
 ) -> tuple[Tensor, Tensor]:
     """rho and T with |T (A + B S K) x| <= rho |T x| for all diagonal S with entries in [0, 1].
 
@@ -370,7 +370,7 @@ def _contraction(
         A, B, K = (M.detach().clone() for M in (A, B, K))
         one = torch.eye(m, dtype=A.dtype, device=A.device)
         free = A.new_zeros(*lead, n, n).requires_grad_()
-        log_l = A.new_full((*lead, m), math.log(1.05 * h)).requires_grad_()
+        log_l = A.new_full((*lead, m), math.log(2 * h)).requires_grad_()
         best, chosen = A.new_full(lead, math.inf), torch.eye(n).to(A).expand_as(A)
         optimizer = torch.optim.Adam([free, log_l], lr=0.1 / math.sqrt(n))
         decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, steps)

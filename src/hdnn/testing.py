@@ -413,8 +413,12 @@ def symplectic_defect(f: Map, x: Tensor, J: Structure = "canonical", dim: int = 
     """
     with _in_double(f, J):
         x = _state(x)
-        at, y = _structure(J, x.shape[dim]), _value(f, x, like=x)
-        samples = _samples(f, x)
+        x, at = x.movedim(dim, -1), _structure(J, x.shape[dim])
+
+        def g(x: Tensor) -> Tensor:
+            return _value(f, x.movedim(-1, dim), like=x.movedim(-1, dim)).movedim(dim, -1)
+
+        samples = _samples(g, x)
         n = x.numel() // samples
         if n == 2:
             raise HdnnError(
@@ -422,10 +426,10 @@ def symplectic_defect(f: Map, x: Tensor, J: Structure = "canonical", dim: int = 
                 "do not show: take states of at least 4 numbers, or assert_volume_preserving"
             )
         V = _directions(x, samples, LARGEST if callable(J) else DIRECTIONS)
-        A, smooth = _quotients(f, x, V, samples)
+        A, smooth = _quotients(g, x, V, samples)
         B = V.expand_as(A)
         whole = len(V) == n
-        before, after = at(x), at(y)
+        before, after = at(x), at(g(x))
         if whole:  # rows of M, and after them of the identity
             A, before, after = A.mT, after, before
         elif callable(J) or torch.linalg.matrix_rank(before) < len(before):
@@ -437,9 +441,8 @@ def symplectic_defect(f: Map, x: Tensor, J: Structure = "canonical", dim: int = 
             before = after = torch.linalg.inv(before)
 
         def apply(matrix: Tensor, rows: Tensor) -> Tensor:
-            v = rows.movedim(1, 0).reshape(-1, *x.shape).movedim(dim % x.ndim - x.ndim, -1)
-            v = (matrix @ v.unsqueeze(-1)).squeeze(-1).movedim(-1, dim % x.ndim - x.ndim)
-            return v.reshape(len(v), samples, n).movedim(0, 1)
+            v = rows.movedim(1, 0).reshape(-1, *x.shape, 1)
+            return (matrix @ v).reshape(len(v), samples, n).movedim(0, 1)
 
         J_A, J_B = apply(after, A), apply(before, B)
         worst = _worst(form_defect(A, J_A, B, J_B), among=smooth)
@@ -631,21 +634,18 @@ def energy_defect(step: Map, H: Map, x: Tensor, steps: int = 1000) -> Defect:
     if steps < 8:
         raise HdnnError(f"give at least 8 steps, got {steps}")
     with _in_double(step, H):
-        x = start = _state(x)
-        energies, samples, quarter = [], _samples(H, x), steps // 4
-        far = way = x.new_zeros(samples)
-        for k in range(steps):
-            before, x = x, _value(step, x, like=x)
-            energies.append(_energy(H, x, samples))
-            if k < quarter:
-                moves = (v.reshape(samples, -1).norm(dim=1) for v in (x - before, x - start))
-                way, far = way + next(moves), torch.maximum(far, next(moves))
-        E = torch.stack(energies)
+        x, quarter = _state(x), steps // 4
+        path, samples = [x], _samples(H, x)
+        for _ in range(steps):
+            path.append(_value(step, path[-1], like=x))
+        E = torch.stack([_energy(H, state, samples) for state in path[1:]])
         first, last = E[:quarter], E[-quarter:]
         shift = last.mean(0) - first.mean(0)
         swings = (part.amax(0) - part.amin(0) for part in (first, last))
         swing = torch.minimum(*swings) + 1e-9 * E.abs().amax(0) + 1e-300
-        turned = ~(way < 3 * far)  # what is not finite counts
+        begin = torch.stack(path[: quarter + 1]).reshape(quarter + 1, samples, -1)
+        way = begin.diff(dim=0).norm(dim=2).sum(0)
+        turned = ~(way < 3 * (begin - begin[0]).norm(dim=2).amax(0))  # what is not finite counts
         if not bool(turned.any()):
             raise HdnnError(f"no state turns around in {quarter} steps; take more, or larger ones")
         trend = "grows" if float(shift[turned].sum()) > 0 else "falls"
@@ -1087,27 +1087,24 @@ def gradient_defect(f: Map, x: Tensor) -> Defect:
         samples = _samples(f, x)
         V, u, inputs = _directions(x, samples), _normal(_value(f, x)), x.clone().requires_grad_()
         with torch.enable_grad():
-            total = (u * f(inputs * 1)).sum()
-        wanted = [inputs, *parameters]
-        gradients = [torch.zeros_like(t) for t in wanted]
-        if total.requires_grad:
-            gradients = [*torch.autograd.grad(total, wanted, materialize_grads=True)]
+            total = (u * f(inputs * 1)).sum() + 0 * inputs.sum()
+        slopes = torch.autograd.grad(total, [inputs, *parameters], materialize_grads=True)
         A, smooth = _quotients(f, x, V, samples)
-        rows, g = u.reshape(samples, 1, -1), gradients[0].reshape(samples, -1)
+        rows, g = u.reshape(samples, 1, -1), slopes[0].reshape(samples, -1)
         size = A.flatten(1).norm(dim=1) * rows.flatten(1).norm(dim=1)
         error = ((A * rows).sum(-1) - g @ V.mT).norm(dim=1) / size.clamp_min(1e-300)
         worst = _worst(error, "autograd and differences disagree: is a state detached?", smooth)
 
-        changes, starts = [_normal(p, 1) for p in parameters], [p.data for p in parameters]
+        moves = [(p, p.data, _normal(p, 1)) for p in parameters]
 
         def along(t: Tensor) -> Tensor:
-            for p, start, change in zip(parameters, starts, changes, strict=True):
+            for p, start, change in moves:
                 p.data = start + float(t.detach()) * change
             return _value(f, x).reshape(1, -1)
 
         D = _quotients(along, x.new_zeros(1, 1), x.new_ones(1, 1), 1)[0].flatten()
-        slopes = [(g * c).sum() for g, c in zip(gradients[1:], changes, strict=True)]
-        error = ((D * u.flatten()).sum() - sum(slopes)).abs() / (D.norm() * u.norm() + 1e-300)
+        slope = sum((g * change).sum() for g, (_, _, change) in zip(slopes[1:], moves, strict=True))
+        error = ((D * u.flatten()).sum() - slope).abs() / (D.norm() * u.norm() + 1e-300)
         if float(error) > worst.value:
             return Defect(float(error), None, "parameters: is one detached, or rounded?")
         return worst

@@ -7,7 +7,10 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -487,6 +490,19 @@ def test_tensors_are_found_in_whatever_a_module_has() -> None:
             testing.assert_symplectic(module, x)
             testing.assert_gradients(module, x)
     assert module.parts["K"][0].dtype == torch.float32
+
+
+def test_the_lines_for_CI_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first block of docs/testing.md, on a right layer and on a wrong one."""
+    page = Path(__file__).parents[1].joinpath("docs/testing.md").read_text()
+    lines, own = page.split("```python\n")[1].split("```")[0], ModuleType("mypackage")
+    monkeypatch.setitem(sys.modules, "mypackage", own)
+    for wrong, holds in (("", True), ("no gradient", False)):
+        own.Layer = partial(Network, wrong)  # type: ignore[attr-defined]
+        namespace: dict[str, Any] = {}
+        exec(lines, namespace)
+        with nullcontext() if holds else pytest.raises(AssertionError, match="not symplectic"):
+            namespace["test_layer_is_what_its_docstring_says"]()
 
 
 def test_nothing_but_torch_is_loaded() -> None:

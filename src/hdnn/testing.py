@@ -284,12 +284,13 @@ def _samples(function: Map, x: Tensor) -> int:
 
 
 def _draws(count: int, *tensors: Tensor) -> Iterator[list[Tensor]]:
-    """The given states and inputs, and random ones around them, of all pairs of sizes."""
+    """The given states and inputs, small ones, and others around the given, in all combinations."""
     yield list(tensors)
     for draw in range(count):
+        sizes = [draw // 3**k % 3 for k in range(len(tensors))]
         yield [
-            v + 10.0 ** (draw // 3**k % 3 - 1) * _rms(v) * _normal(v, 9 * draw + k)
-            for k, v in enumerate(tensors)
+            v * (size > 0) + 10.0 ** (size - 1) * _rms(v) * _normal(v, 9 * draw + k)
+            for k, (v, size) in enumerate(zip(tensors, sizes, strict=True))
         ]
 
 
@@ -742,8 +743,8 @@ def passivity_defect(
 ) -> Defect:
     """How much more energy is stored than supplied, energy(x+) - energy(x) - supply, relative.
 
-    It is searched for at the given states and inputs and at 27 random draws around them, from a
-    tenth to ten times their size. A search proves nothing, but finds most mistakes.
+    It is searched for at the given states and inputs and in 27 random draws: a tenth of their size,
+    and around them up to ten times their size. A search proves nothing, but finds most mistakes.
 
     Args:
         step: gives (x+, y) for (x, u).

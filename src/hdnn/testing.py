@@ -370,13 +370,13 @@ def _structure(J: Structure, width: int) -> Map:
     if callable(J):
         return J
     if isinstance(J, str):
-        blocks = {"canonical": 1, "interleaved": 0}
-        if J not in blocks:
-            raise unknown_name("J", J, blocks)
+        turn, rest = torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), torch.eye(width // 2)
+        forms = {"canonical": (turn, rest), "interleaved": (rest, turn)}
+        if J not in forms:
+            raise unknown_name("J", J, forms)
         if width % 2:
             raise HdnnError(f"J={J!r} needs an even width, got {width}; give a matrix, or dim")
-        turn, rest = torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), torch.eye(width // 2)
-        matrix = torch.kron(turn, rest) if blocks[J] else torch.kron(rest, turn)
+        matrix = torch.kron(*forms[J])
     else:
         matrix = J.detach()
     if matrix.shape != (width, width) or not torch.equal(matrix, -matrix.mT) or not matrix.any():

@@ -1,0 +1,286 @@
+"""Permuted 14 x 14 MNIST: recurrent cells of the same size, trained alike.
+
+    export HDNN_DATA=...                    # or let hdnn download MNIST
+    python benchmarks/permuted.py           # what has no record yet; under half an hour on one core
+    python benchmarks/permuted.py --page    # writes the table of results/permuted/README.md
+
+A digit is averaged to 14 x 14 pixels, which a cell reads one by one, 196 of them, in one random
+order; a linear layer reads the class off the last state. So what was seen first has to be kept for
+196 steps. All cells have about 1,500 parameters, linear layer included, and are trained alike:
+Adam, batches of 100, the same number of epochs with a one-cycle learning rate, whose peak is chosen
+for each cell from the same three by the error on 10,000 held-out training images after two epochs.
+Test images are looked at once, after the last epoch of a training. A linear classifier, which has
+all pixels at once and nothing to remember, is beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from pages import fill
+from torch import Tensor, nn
+
+import hdnn
+from hdnn.data import images
+from hdnn.fields import Pattern
+from hdnn.fields.patterns import skew
+from hdnn.files import read_json_lines, write_json_lines
+from hdnn.zoo import Architecture
+
+OUT = Path(__file__).resolve().parent.parent / "results" / "permuted"
+TIMES, CLASSES = 14 * 14, 10
+STEP, DAMPING = 0.3, 0.1
+RATES = (0.003, 0.01, 0.03)
+SEEDS, EPOCHS, BATCH = range(3), 10, 100
+TRIAL = 2  # epochs of the trainings that choose the learning rate
+
+
+# --- cells: the last state of a sequence (batch, 196, 1) ------------------------------------------
+
+
+def damped(structure: Callable[[int], Pattern]) -> Callable[[int], Pattern]:
+    """K - d I for K of a structure, with d as its last parameter."""
+
+    def pattern(n: int) -> Pattern:
+        code = structure(n).code
+        assert not code.diagonal().any()
+        return Pattern.of(code - np.diag(np.full(n, np.abs(code).max() + 1)))
+
+    return pattern
+
+
+class HamiltonianCell(nn.Module):
+    """y += h tanh((K - d I) y + B u + b), h = 0.3, from the state 0; K is skew-symmetric or dense.
+
+    d = 0.1 is no parameter: a dense K begins with it, and to a skew one its gradient is 0.
+    """
+
+    def __init__(self, n: int, structured: bool, damping: float, seed: int) -> None:
+        super().__init__()
+        row: str | Architecture = "ResNet"
+        if structured:
+            row = Architecture("damped MS2", "", damped(skew)) if damping else "MS2"
+        self.net = hdnn.network(
+            row,
+            features=n,
+            layers=1,
+            step=STEP,
+            time_invariant=True,
+            inputs=1,
+            scale=n**-0.5,
+            generator=torch.Generator().manual_seed(seed),
+        )
+        theta = self.net.field.weights.theta
+        with torch.no_grad():
+            if not structured:
+                theta.view(n, n).diagonal().sub_(damping)
+            elif damping:
+                theta[..., -1] = damping
+                learned = torch.ones_like(theta)
+                learned[..., -1] = 0
+                theta.register_hook(lambda gradient: gradient * learned)
+        self.fixed = int(structured and damping > 0)
+        self.width = n
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.net(u.new_zeros(len(u), self.width), u)[:, -1]
+
+
+class GatedCell(nn.Module):
+    """torch's GRU or LSTM."""
+
+    def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], n: int, seed: int) -> None:
+        super().__init__()
+        self.cell, self.width, self.fixed = kind(1, n, batch_first=True), n, 0
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.cell(u)[0][:, -1]
+
+
+class LinearCell(nn.Module):
+    """A linear recurrent unit: x+ = r x + s B u with complex r inside the unit circle.
+
+    As published, |r| = exp(-exp(nu)), s = sqrt(1 - |r|^2), and a small network reads the state;
+    without it the whole would be a linear classifier of the pixels.
+    """
+
+    def __init__(self, n: int, units: int, seed: int) -> None:
+        super().__init__()
+        radius = torch.sqrt(0.9**2 + (0.999**2 - 0.9**2) * torch.rand(n))
+        self.nu = nn.Parameter((-radius.log()).log())
+        self.angle = nn.Parameter(torch.log(2 * torch.pi * torch.rand(n)))
+        self.B = nn.Parameter(torch.randn(2, n) / 2**0.5)
+        self.read, self.width, self.fixed = nn.Linear(2 * n, units), units, 0
+
+    def forward(self, u: Tensor) -> Tensor:
+        ages = torch.arange(u.shape[1] - 1, -1, -1, dtype=u.dtype)
+        size, turn = -self.nu.exp()[:, None] * ages, self.angle.exp()[:, None] * ages
+        scale = (1 - (-2 * self.nu.exp()).exp()).sqrt()[:, None]
+        powers = scale * torch.polar(size.exp(), turn) * torch.complex(*self.B)[:, None]
+        x = torch.cat([u[..., 0] @ powers.real.mT, u[..., 0] @ powers.imag.mT], -1)
+        return nn.functional.gelu(self.read(x))
+
+
+class Pixels(nn.Flatten):
+    """No cell: all pixels."""
+
+    width, fixed = TIMES, 0
+
+
+CELLS: dict[str, Callable[[int], Any]] = {
+    "MS2, damping 0.1": lambda seed: HamiltonianCell(44, True, DAMPING, seed),
+    "MS2": lambda seed: HamiltonianCell(44, True, 0.0, seed),
+    "without skew structure": lambda seed: HamiltonianCell(33, False, DAMPING, seed),
+    "GRU": lambda seed: GatedCell(nn.GRU, 19, seed),
+    "LSTM": lambda seed: GatedCell(nn.LSTM, 17, seed),
+    "linear recurrent unit": lambda seed: LinearCell(32, 16, seed),
+    "linear classifier of the pixels": lambda seed: Pixels(),
+}
+
+
+def classifier(name: str, seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    cell = CELLS[name](seed)
+    return nn.Sequential(cell, nn.Linear(cell.width, CLASSES))
+
+
+# --- data and training ----------------------------------------------------------------------------
+
+Part = tuple[Tensor, Tensor]
+"""Sequences ``(samples, 196, 1)`` and their classes."""
+
+
+def parts() -> dict[str, Part]:
+    """Training, validation and test images in one random order of pixels."""
+    data = images.load("mnist")
+    draw = torch.Generator().manual_seed(0)
+    order, rows = torch.randperm(TIMES, generator=draw), torch.randperm(60_000, generator=draw)
+
+    def sequences(X: Tensor) -> Tensor:
+        small = nn.functional.avg_pool2d(X.float(), 2).flatten(1)[:, order]
+        return small.unsqueeze(-1)
+
+    X, X_test = sequences(data.X), sequences(data.X_test)
+    held_out, rest = rows[:10_000], rows[10_000:]
+    mean, std = X[rest].mean(), X[rest].std()
+    X, X_test = (X - mean) / std, (X_test - mean) / std
+    return {
+        "train": (X[rest], data.y[rest]),
+        "validation": (X[held_out], data.y[held_out]),
+        "test": (X_test, data.y_test),
+    }
+
+
+def train(name: str, seed: int, part: Part, rate: float, epochs: int) -> nn.Module:
+    model = classifier(name, seed)
+    X, y = part
+    parameters = list(model.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=epochs * (len(X) // BATCH)
+    )
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(X), generator=draw).split(BATCH):
+            loss = nn.functional.cross_entropy(model(X[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            schedule.step()
+    return model
+
+
+@torch.no_grad()
+def error(model: nn.Module, part: Part) -> float:
+    """In percent."""
+    wrong = [(model(X).argmax(-1) != y).sum() for X, y in zip(*(t.split(1000) for t in part))]
+    return round(100 * float(sum(wrong)) / len(part[0]), 2)
+
+
+def parameters(name: str) -> int:
+    model = classifier(name, 0)
+    return sum(p.numel() for p in model.parameters()) - model[0].fixed
+
+
+def jobs(
+    data: dict[str, Part], seeds: int, epochs: int
+) -> Iterator[tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]]:
+    """The key of a record, and what else it has."""
+
+    def choose(key: dict[str, Any]) -> dict[str, Any]:
+        model = train(key["cell"], key["seed"], data["train"], key["rate"], key["epochs"])
+        return {"validation": error(model, data["validation"])}
+
+    def final(key: dict[str, Any]) -> dict[str, Any]:
+        model = train(key["cell"], key["seed"], data["train"], key["rate"], key["epochs"])
+        return {part: error(model, data[part]) for part in ("validation", "test")}
+
+    for name in CELLS:
+        for rate in RATES:
+            yield (
+                {"stage": "choose", "cell": name, "seed": 0, "rate": rate, "epochs": TRIAL},
+                choose,
+            )
+    for seed in SEEDS[:seeds]:
+        for name in CELLS:
+            tried = [r for r in records() if r["stage"] == "choose" and r["cell"] == name]
+            best = min(tried, key=lambda r: r["validation"])["rate"]
+            yield (
+                {"stage": "final", "cell": name, "seed": seed, "rate": best, "epochs": epochs},
+                final,
+            )
+
+
+def records() -> list[dict[str, Any]]:
+    return read_json_lines(OUT / "records.jsonl", dict)
+
+
+def table() -> str:
+    frame = pd.DataFrame(records())
+    rows = ["| cell | parameters | learning rate | validation | test, each seed |"]
+    rows.append("| --- | ---: | ---: | ---: | --- |")
+    for name, own in frame[frame.stage == "final"].groupby("cell", sort=False):
+        tests = ", ".join(f"{value:.1f}" for value in own.test)
+        first = own.iloc[0]
+        rows.append(
+            f"| {name} | {first.parameters:,} | {first.rate:g} | {own.validation.mean():.1f} | "
+            f"{tests} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--page", action="store_true", help="write the table of the page")
+    arguments = parser.parse_args()
+    if arguments.page:
+        page = OUT / "README.md"
+        page.write_text(fill(page.read_text(), {"errors": table()}))
+        return
+    torch.set_num_threads(1)
+    OUT.mkdir(parents=True, exist_ok=True)
+    data = parts()
+    for key, compute in jobs(data, arguments.seeds, arguments.epochs):
+        known = records()
+        if any(key.items() <= record.items() for record in known):
+            continue
+        begin = time.process_time()
+        record = key | {"parameters": parameters(key["cell"])} | compute(key)
+        seconds = round(time.process_time() - begin)
+        record |= {"seconds": seconds, "version": hdnn.__version__, "torch": torch.__version__}
+        write_json_lines(OUT / "records.jsonl", [*known, record])
+        print(record, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """Models: a stem for tables or images, Hamiltonian blocks, a head; save, load and export them."""
 
+from hdnn.models.c_code import export_c
 from hdnn.models.files import load, save
 from hdnn.models.images import ImageStem, image_model
 from hdnn.models.model import Blocks, Model
@@ -14,6 +15,7 @@ __all__ = [
     "Scaler",
     "Stem",
     "TableStem",
+    "export_c",
     "image_model",
     "load",
     "save",

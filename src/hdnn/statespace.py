@@ -169,47 +169,6 @@ class Cell:
             parts.append(after)
         return torch.cat(parts, -1), u
 
-    def in_units(self, mean_u: Tensor, scale_u: Tensor, mean_y: Tensor, scale_y: Tensor) -> Cell:
-        """The same for inputs mean + scale u and outputs mean + scale y, as measured.
-
-        Args:
-            mean_u: ``(inputs,)``, subtracted from inputs.
-            scale_u: ``(inputs,)``, which they are divided by then.
-            mean_y: ``(outputs,)``, added to outputs.
-            scale_y: ``(outputs,)``, which they are multiplied by before.
-
-        Returns:
-            A cell with the scaling in its matrices.
-
-        Raises:
-            HdnnError: in passive mode, where scaling u and y apart from each other would end it.
-
-        >>> import hdnn, torch
-        >>> cell = hdnn.StateSpace(inputs=1, outputs=1, states=2, units=0).assemble()
-        >>> one = torch.ones(1)
-        >>> volts = cell.in_units(0 * one, one, 3 * one, one)  # y is 3 V where it was 0
-        >>> x, u = torch.zeros(2), torch.zeros(1)
-        >>> (volts.step(x, u)[1] - cell.step(x, u)[1]).item()
-        3.0
-        """
-        first, *inner = self.layers
-        if first.turn is not None:
-            raise HdnnError("in passive mode, inputs and outputs keep their units")
-        start = first.A.shape[-2]
-
-        def measured(M: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-            x, u, rest = M.split([start, len(mean_u), M.shape[-1] - start - len(mean_u)], -1)
-            u = u / scale_u.to(u)
-            return torch.cat([x, u, rest], -1), b - (u @ mean_u.to(u))
-
-        (W, b), (A, a), (Y, c) = (
-            measured(*pair) for pair in ((first.W, first.b), (first.A, first.a), (first.Y, first.c))
-        )
-        *before, last = first._replace(W=W, b=b, A=A, a=a, Y=Y, c=c), *inner
-        Y, c = last.Y * scale_y.to(last.Y).unsqueeze(-1), last.c * scale_y.to(last.c)
-        last = last._replace(Y=Y, c=c + mean_y.to(c))
-        return Cell([*before, last], self.x0, self._backend)
-
     def __call__(
         self, u: Tensor, x0: Tensor | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,7 @@ def export_c(model: StateSpace | Cell, path: str | os.PathLike[str]) -> None:
     """Write a state-space network as one C file, as for a microcontroller; it needs math.h only.
 
     Args:
-        model: the network, or its cell (`Cell.in_units` gives one for signals as measured).
+        model: the network, or its cell.
         path: the file; an existing one is replaced.
 
     Raises:

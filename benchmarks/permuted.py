@@ -46,15 +46,10 @@ SEEDS, EPOCHS, BATCH = range(3), 5, 100
 # --- cells: the last state of a sequence (batch, 196, 1) ------------------------------------------
 
 
-def damped(structure: Callable[[int], Pattern]) -> Callable[[int], Pattern]:
-    """K - d I for K of a structure, with d as its last parameter."""
-
-    def pattern(n: int) -> Pattern:
-        code = structure(n).code
-        assert not code.diagonal().any()
-        return Pattern.of(code - np.diag(np.full(n, np.abs(code).max() + 1)))
-
-    return pattern
+def damped_skew(n: int) -> Pattern:
+    """K - d I for a skew-symmetric K, with d as the last parameter."""
+    K = skew(n)
+    return Pattern.of(K.code - (K.size + 1) * np.eye(n, dtype=int))
 
 
 class HamiltonianCell(nn.Module):
@@ -67,7 +62,7 @@ class HamiltonianCell(nn.Module):
         super().__init__()
         row: str | Architecture = "ResNet"
         if structured:
-            row = Architecture("damped MS2", "", damped(skew)) if damping else "MS2"
+            row = Architecture("damped MS2", "", damped_skew) if damping else "MS2"
         self.net = hdnn.network(
             row,
             features=n,
@@ -97,7 +92,7 @@ class HamiltonianCell(nn.Module):
 class GatedCell(nn.Module):
     """torch's GRU or LSTM."""
 
-    def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], n: int, seed: int) -> None:
+    def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], n: int) -> None:
         super().__init__()
         self.cell, self.width, self.fixed = kind(1, n, batch_first=True), n, 0
 
@@ -108,11 +103,11 @@ class GatedCell(nn.Module):
 class LinearCell(nn.Module):
     """A linear recurrent unit: x+ = r x + s B u with complex r inside the unit circle.
 
-    As published, |r| = exp(-exp(nu)), s = sqrt(1 - |r|^2), and a small network reads the state;
-    without it the whole would be a linear classifier of the pixels.
+    |r| = exp(-exp(nu)) as published, s = sqrt(1 - |r|^2) is not learned apart from r. A small
+    network reads the state; without it the whole would be a linear classifier of the pixels.
     """
 
-    def __init__(self, n: int, units: int, seed: int) -> None:
+    def __init__(self, n: int, units: int) -> None:
         super().__init__()
         radius = torch.sqrt(0.9**2 + (0.999**2 - 0.9**2) * torch.rand(n))
         self.nu = nn.Parameter((-radius.log()).log())
@@ -139,9 +134,9 @@ CELLS: dict[str, Callable[[int], Any]] = {
     "MS2, damping 0.1": lambda seed: HamiltonianCell(44, True, DAMPING, seed),
     "MS2": lambda seed: HamiltonianCell(44, True, 0.0, seed),
     "without skew structure": lambda seed: HamiltonianCell(33, False, DAMPING, seed),
-    "GRU": lambda seed: GatedCell(nn.GRU, 19, seed),
-    "LSTM": lambda seed: GatedCell(nn.LSTM, 17, seed),
-    "linear recurrent unit": lambda seed: LinearCell(32, 16, seed),
+    "GRU": lambda seed: GatedCell(nn.GRU, 19),
+    "LSTM": lambda seed: GatedCell(nn.LSTM, 17),
+    "linear recurrent unit": lambda seed: LinearCell(32, 16),
     "linear classifier of the pixels": lambda seed: Pixels(),
 }
 

@@ -33,7 +33,7 @@ def test_damping_stays_as_it_is_in_training() -> None:
 
 
 def test_the_linear_cell_is_its_recurrence() -> None:
-    cell, u = permuted.LinearCell(3, 2, seed=0), torch.randn(4, 7, 1)
+    cell, u = permuted.LinearCell(3, 2), torch.randn(4, 7, 1)
     size = torch.exp(-cell.nu.exp())
     turn, x = torch.polar(size, cell.angle.exp()), torch.zeros(4, 3, dtype=torch.complex128)
     for v in u.unbind(1):

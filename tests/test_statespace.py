@@ -18,6 +18,7 @@ import hdnn
 from hdnn.control import feedback, gain_limit, sampled
 from hdnn.errors import HdnnError
 from hdnn.statespace import StateSpace
+from hdnn.testing import assert_contracting, assert_passive
 from skips import needs_kernels
 
 DTYPES = [torch.float32, torch.float64]
@@ -298,6 +299,24 @@ def test_the_equations(kind: str) -> None:
         torch.testing.assert_close(out, v, rtol=0, atol=1e-12)
         torch.testing.assert_close(y[..., t, :], v, rtol=0, atol=1e-11)
     torch.testing.assert_close(end, x, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("series", "ensemble")])
+def test_a_step_is_contracting_and_passive_for_all_weights(kind: str) -> None:
+    """Claims 1 and 4 as anybody would test them: at the model's own weights and at typical ones."""
+    model, x, u = small(**KINDS[kind]), torch.randn(5, 4), torch.randn(5, 2)
+    h, d = model.h, 0.0 if model.gain_bound is None else 1 / model.gain_bound
+
+    def step(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        return model.assemble().step(x, u)
+
+    def supply(u: Tensor, y: Tensor) -> Tensor:
+        return h * (u * y).sum(-1) - h * d * y.square().sum(-1)
+
+    assert_contracting(step, x, u, rate=1 - h * model.mu)
+    if model.passive:
+        energy = lambda x: x.square().sum(-1) / 2  # noqa: E731
+        assert_passive(step, energy, x, u, supply=supply, incremental=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,7 @@
 """Permuted 14 x 14 MNIST: recurrent cells of the same size, trained alike.
 
     export HDNN_DATA=...                    # or let hdnn download MNIST
-    python benchmarks/permuted.py           # what has no record yet; under half an hour on one core
+    python benchmarks/permuted.py           # what has no record yet; a quarter of an hour on one core
     python benchmarks/permuted.py --page    # writes the table of the pages
 
 A digit is averaged to 14 x 14 pixels, which a cell reads one by one, 196 of them, in one random
@@ -40,7 +40,7 @@ PAGES = (OUT / "README.md", ROOT / "docs" / "statespace.md")
 TIMES, CLASSES = 14 * 14, 10
 STEP, DAMPING = 0.3, 0.1
 RATES = (0.01, 0.03, 0.1)
-SEEDS, EPOCHS, BATCH = range(3), 5, 100
+SEEDS, EPOCHS, BATCH = range(2), 5, 100
 
 
 # --- cells: the last state of a sequence (batch, 196, 1) ------------------------------------------

@@ -1,7 +1,7 @@
 """Permuted 14 x 14 MNIST: recurrent cells of the same size, trained alike.
 
     export HDNN_DATA=...                    # or let hdnn download MNIST
-    python benchmarks/permuted.py           # what has no record yet; a quarter of an hour on one core
+    python benchmarks/permuted.py           # what has no record yet; 15 minutes on one core
     python benchmarks/permuted.py --page    # writes the table of the pages
 
 A digit is averaged to 14 x 14 pixels, which a cell reads one by one, 196 of them, in one random

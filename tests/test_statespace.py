@@ -253,6 +253,7 @@ def small(**options: Any) -> StateSpace:
 
 KINDS: dict[str, dict[str, Any]] = {
     "contracting": {},
+    "scaled": {"scale": 3.0},
     "passive": {"passive": True, "gain": 3.0},
     "passive without bound": {"passive": True},
     "series": {"layers": 3},
@@ -330,6 +331,27 @@ def test_gradients_of_everything(kind: str) -> None:
     assert torch.autograd.gradcheck(run, (u, *model.parameters()))
 
 
+@pytest.mark.parametrize("kind", ["contracting", "scaled", "masks"])
+def test_derivatives_of_every_kind(kind: str) -> None:
+    """Gradients of gradients, with some weights frozen, and those of torch.func."""
+    model, u = small(**KINDS[kind], backend="reference"), torch.randn(1, 2, 2)
+    values: dict[str, Tensor] = dict(model.named_parameters())
+    free = [name for name in values if name.endswith((".K", ".A", ".G"))]
+
+    def run(*given: Tensor) -> Tensor:
+        named = values | dict(zip(free, given, strict=True))
+        return torch.func.functional_call(model, named, (u,))[0]
+
+    for name, parameter in values.items():
+        parameter.requires_grad_(name in free)
+    inputs = [values[name] for name in free]
+    assert torch.autograd.gradgradcheck(run, inputs)
+    expected = torch.autograd.grad(run(*inputs).sum(), inputs)
+    by_func = torch.func.grad(lambda *v: run(*v).sum(), tuple(range(len(free))))(*inputs)
+    for one, other in zip(by_func, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_save_load_copy_pickle_and_dtype(kind: str, tmp_path: Path) -> None:
     model, u = small(**KINDS[kind]), torch.randn(4, 5, 2)
@@ -395,7 +417,7 @@ def test_a_controller_at_rest_stays_there() -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("kind", ["contracting", "passive", "series", "ensemble"])
+@pytest.mark.parametrize("kind", ["contracting", "scaled", "passive", "series", "ensemble"])
 def test_kernels_and_reference_agree(kind: str) -> None:
     fused = small(**KINDS[kind], backend="fused")
     plain = copy.deepcopy(fused)

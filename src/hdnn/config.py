@@ -247,8 +247,11 @@ class ModelConfig(Settings):
     """Step of a layer, instead of T."""
     projection: Annotated[str, one_of("auto", "on", "off")] = setting("auto", data=COLUMNS)
     """learned linear map to the width: auto (where there are more features), on, off."""
-    padding: str = setting(
-        "append", depends="planar problems: as tuned for Table 1; else append", data=COLUMNS
+    padding: Annotated[str, one_of("append", "spread")] = setting(
+        "append",
+        depends="planar problems: as tuned for Table 1; else append",
+        data=COLUMNS,
+        when=("projection", "off"),
     )
     """where zeros are added to the features: append or spread."""
     scheme: Annotated[Any, AfterValidator(_scheme)] = setting(

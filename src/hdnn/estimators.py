@@ -69,7 +69,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         T: float | None = None,
         step: float | None = None,
         scheme: Any = None,
-        padding: str = "append",
+        padding: str | None = None,
         activation: str = "tanh",
         time_invariant: bool = False,
         init_scale: float | None = None,
@@ -297,8 +297,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
             architecture's own.
-        padding: Where zeros are added to the features: after them ("append") or between their
-            halves ("spread").
+        padding: Where zeros are added to features that are not projected: after them ("append",
+            None) or between their halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
         time_invariant: Whether all layers share their weights.
         init_scale: Standard deviation of the initial K. None: 1 / sqrt(width). Biases start
@@ -364,7 +364,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         T: float | None = None,
         step: float | None = None,
         scheme: Any = None,
-        padding: str = "append",
+        padding: str | None = None,
         activation: str = "tanh",
         time_invariant: bool = False,
         init_scale: float | None = None,
@@ -503,8 +503,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
             architecture's own.
-        padding: Where zeros are added to the features: after them ("append") or between their
-            halves ("spread").
+        padding: Where zeros are added to features that are not projected: after them ("append",
+            None) or between their halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
         time_invariant: Whether all layers share their weights.
         init_scale: Standard deviation of the initial K. None: 1 / sqrt(width).

@@ -38,7 +38,7 @@ import hdnn
 from hdnn import analysis
 from hdnn.data import split
 from hdnn.errors import HdnnError
-from hdnn.files import read_json_lines, write_json_lines
+from hdnn.files import read_json_lines, rounded, write_json_lines
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import ensembles
 from hdnn.training import TrainingConfig
@@ -101,7 +101,7 @@ def grid(**values: Sequence[Any]) -> list[Record]:
 
 def _digits(values: Any, digits: int = 4) -> Any:
     """Numbers with so many significant digits, as plain lists; a number as a number."""
-    return np.vectorize(lambda value: float(f"{value:.{digits}g}"))(values).tolist()
+    return rounded(np.asarray(values, float).tolist(), digits)
 
 
 # --- networks -------------------------------------------------------------------------------------

@@ -44,6 +44,17 @@ SUMMARY = ("samples", "log_loss", "accuracy", "rmse", "mae", "r2")
 """The metrics that a run keeps."""
 
 
+def metric_text(value: float | None) -> str:
+    """A metric as terminal and report show it: four decimals, a dash for what is not defined.
+
+    >>> metric_text(0.98765), metric_text(1234.5678), metric_text(None)
+    ('0.9877', '1234.6', '-')
+    """
+    if value is None or np.isnan(value):
+        return "-"
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:.5g}"
+
+
 def evenly(X: Tensor, most: int) -> Tensor:
     """At most so many samples, evenly spaced: tables may be sorted, so not the first ones."""
     return X[torch.linspace(0, len(X) - 1, min(most, len(X))).long()]

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from hdnn.config import all_settings
+from hdnn.config import MOST, TABLES, Config, all_settings
 from hdnn.estimators import MODEL, STOPPING, TRAINING, HDNNClassifier
 from hdnn.paper.summaries import markdown
 
@@ -41,8 +41,20 @@ def _table(name: str) -> str:
                 "" if each.default in (None, ()) else json.dumps(each.default).strip('"')
             )
             flag = f"`{each.flag}`" if each.flag else ""
-            rows.append((f"`{each.name}`", flag, default, each.range, each.help))
+            rows.append((f"`{each.name}`", flag, default, _range(each.table, each.name), each.help))
     return markdown(heads, rows) + "\n"
+
+
+def _range(table: str, name: str) -> str:
+    """The bounds of a number, also of one that may be missing or a list."""
+    schema = TABLES.get(table, Config).model_json_schema()["properties"][name]
+    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    return ", ".join(
+        f"{sign} {part[key]:g}"
+        for part in schema.get("anyOf", [schema])
+        for key, sign in signs.items()
+        if key in part and part[key] != MOST
+    )
 
 
 def _estimators() -> str:

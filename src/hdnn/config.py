@@ -533,7 +533,6 @@ class Setting:
     default: Any
     help: str
     annotation: Any
-    range: str
     flag: str
     depends: str
     data: tuple[str, ...]
@@ -555,12 +554,11 @@ def all_settings() -> tuple[Setting, ...]:
     settings = []
     kinds: dict[str, type[Settings]] = {**TABLES, "": Config}
     for table, kind in kinds.items():
-        schemas = kind.model_json_schema()["properties"]
         for name, info in kind.model_fields.items():
             if table or name == "protocol":
                 extra: Any = info.json_schema_extra
                 help = " ".join([*_scope(**extra), *(info.description or "").split()])
-                row = table, name, info.default, help, info.annotation, _range(schemas[name])
+                row = table, name, info.default, help, info.annotation
                 settings.append(Setting(*row, **extra))
     return tuple(settings)
 
@@ -615,14 +613,3 @@ def complete(settings: S, data: str) -> S:
 
 def _definitions(kind: type[Settings]) -> list[Setting]:
     return [each for each in all_settings() if TABLES.get(each.table) is kind]
-
-
-def _range(schema: dict[str, Any]) -> str:
-    """The bounds of a number in a JSON schema, also of one that may be missing or a list."""
-    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-    return ", ".join(
-        f"{sign} {part[key]:g}"
-        for part in schema.get("anyOf", [schema])
-        for key, sign in signs.items()
-        if key in part and part[key] != MOST
-    )

@@ -326,6 +326,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         class_weight: None, "balanced" (inversely to the frequency of the classes), or a dictionary
             from class to weight (1 where missing).
         warm_start: Whether `fit` continues from the network of the last call, with its scaling.
+            There is no `partial_fit`: scaling and defaults are chosen with all rows.
         dtype: "float32" or "float64". None: float64 up to 1000 rows, and where a column's mean is
             over 1000 times its standard deviation.
         device: Where `fit` computes: "cpu", "cuda", "mps", or "auto", which is the CPU for tables.
@@ -527,6 +528,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         standardize: Whether to scale columns to mean 0 and variance 1, with sample weights. Missing
             values need it.
         warm_start: Whether `fit` continues from the network of the last call, with its scaling.
+            There is no `partial_fit`: scaling and defaults are chosen with all rows.
         dtype: "float32" or "float64". None: float64 up to 1000 rows, and where the mean of a column
             or target is over 1000 times its standard deviation.
         device: Where `fit` computes: "cpu", "cuda", "mps", or "auto", which is the CPU for tables.

@@ -30,7 +30,7 @@ def test_held_out_data_give_the_metrics_of_the_run(
 
 
 def test_the_confusion_matrix_has_true_classes_in_rows() -> None:
-    """All rows have one class, and 30 of 40 are taken for the other: no symmetry hides a mistake."""
+    """All rows have one class, and 30 of 40 are taken for the other: nothing is symmetric."""
     draw = np.random.default_rng(0).normal(size=120)
     write_rows(Path("t.csv"), x=draw, y=np.where(draw > 0, "up", "down"))
     done("train", "t.csv", "--target", "y", "--layers", 2, "--out", "run")

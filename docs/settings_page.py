@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from hdnn.config import MOST, TABLES, Config, all_settings
+from hdnn.config import LARGEST_INTEGER, TABLES, Config, all_settings
 from hdnn.estimators import MODEL, STOPPING, TRAINING, HDNNClassifier
 from hdnn.paper.summaries import markdown
 
@@ -53,7 +53,7 @@ def _range(table: str, name: str) -> str:
         f"{sign} {part[key]:g}"
         for part in schema.get("anyOf", [schema])
         for key, sign in signs.items()
-        if key in part and part[key] != MOST
+        if key in part and part[key] != LARGEST_INTEGER
     )
 
 

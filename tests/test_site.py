@@ -45,6 +45,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
+def test_tests_that_pages_name_exist() -> None:
+    names = {
+        name for page in TEXTS for name in re.findall(r"`(tests/[\w/]+\.py)", page.read_text())
+    }
+    assert names
+    assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
+
+
 def test_the_repository_has_one_address() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = project["urls"]["Repository"]

@@ -37,7 +37,7 @@ from pydantic import ValidationInfo as Info
 from hdnn.errors import HdnnError, shortened, shown, unknown_name
 from hdnn.files import read_bytes
 
-MOST = 2**63 - 1
+LARGEST_INTEGER = 2**63 - 1
 """The largest integer of TOML and torch, a bound that the documentation does not mention."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
@@ -78,8 +78,8 @@ SINGLE = BeforeValidator(
 )
 """Annotates a value that may be passed as a list of one, as repeatable flags are."""
 
-Count = Annotated[int, Ge(0), Le(MOST)]
-Positive = Annotated[int, Ge(1), Le(MOST)]
+Count = Annotated[int, Ge(0), Le(LARGEST_INTEGER)]
+Positive = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
 Share = Annotated[float, Ge(0), Lt(1)]
 Weight = Annotated[float, Ge(0)]
 Above = Annotated[float, Gt(0)]

@@ -14,10 +14,10 @@ from hdnn.errors import HdnnError, shortened
 if TYPE_CHECKING:
     from hdnn.data import Dataset
 
-MOST_CLASSES = 20
+CLASS_ROWS = 20
 """Rows of the table by class that are shown."""
 
-MOST_COLUMNS = 10
+CONFUSION_COLUMNS = 10
 """Of a confusion matrix that is shown."""
 
 
@@ -126,15 +126,15 @@ def _show_classes(classes: Sequence[dict[str, Any]]) -> None:
             str(row["samples"]),
             *(metric_text(row[name]) for name in names),
         ]
-        for row in classes[:MOST_CLASSES]
+        for row in classes[:CLASS_ROWS]
     ]
     show_table(["class", "samples", "precision", "recall", "F1", "avg. prec."], rows)
-    if len(classes) > MOST_CLASSES:
-        say(f"  and {len(classes) - MOST_CLASSES} more classes; --json has all of them")
+    if len(classes) > CLASS_ROWS:
+        say(f"  and {len(classes) - CLASS_ROWS} more classes; --json has all of them")
 
 
 def _show_confusion(confusion: Sequence[Sequence[int]], labels: Sequence[Any]) -> None:
-    if len(labels) > MOST_COLUMNS:
+    if len(labels) > CONFUSION_COLUMNS:
         say(f"The confusion matrix has {len(labels)} columns; --json has it.")
         return
     width = max(3, 56 // len(labels))  # what 80 columns leave beside the names of the rows

@@ -138,7 +138,7 @@ class Cell:
     """
 
     def __init__(self, layers: Sequence[Layer], x0: Tensor, backend: str) -> None:
-        self._layers, self._x0, self._backend = tuple(layers), x0, backend
+        self.layers, self.x0, self._backend = tuple(layers), x0, backend
 
     def initial(self, batch: int) -> Tensor:
         """x_0 of a batch: 0, or what was learned.
@@ -149,7 +149,7 @@ class Cell:
         Returns:
             ``([E,] batch, states)``.
         """
-        return self._x0.unsqueeze(-2).expand(*self._x0.shape[:-1], batch, -1)
+        return self.x0.unsqueeze(-2).expand(*self.x0.shape[:-1], batch, -1)
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """One step: the next state, and the output, which depends on x and u.
@@ -161,10 +161,10 @@ class Cell:
         Returns:
             The next state, and y ``([E,] batch, outputs)``.
         """
-        if len(self._layers) == 1:
-            return self._layers[0].step(x, u)
+        if len(self.layers) == 1:
+            return self.layers[0].step(x, u)
         parts = []
-        for layer, own in zip(self._layers, x.chunk(len(self._layers), -1), strict=True):
+        for layer, own in zip(self.layers, x.chunk(len(self.layers), -1), strict=True):
             after, u = layer.step(own, u)
             parts.append(after)
         return torch.cat(parts, -1), u
@@ -175,7 +175,7 @@ class Cell:
         """All outputs and the state after the last step; see `StateSpace.forward`."""
         x = self.initial(u.shape[-3]) if x0 is None else x0
         ends = []
-        for layer, own in zip(self._layers, x.chunk(len(self._layers), -1), strict=True):
+        for layer, own in zip(self.layers, x.chunk(len(self.layers), -1), strict=True):
             u, end = layer.run(u, own, lengths, self._backend)
             ends.append(end)
         return u, torch.cat(ends, -1) if len(ends) > 1 else ends[0]

@@ -86,5 +86,6 @@ def fill(text: str, parts: Mapping[str, str]) -> str:
     """
     for name, part in parts.items():
         pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
-        text = re.sub(pattern, lambda m, part=part: m[1] + part + m[2], text, flags=re.S)
+        own = part.replace("\\", r"\\")
+        text = re.sub(pattern, rf"\g<1>{own}\g<2>", text, flags=re.DOTALL)
     return text

@@ -371,8 +371,7 @@ IMAGES = TrainingConfig(
 def trainings() -> Iterator[tuple[str, Training]]:
     """Every architecture on every problem, by both methods."""
     for name in (*HAMILTONIAN, "FCNN", "ResNet"):
-        # FCNN has no step, and so neither T nor a smoothness penalty.
-        planar = PLANAR | ({"alpha": None} if name == "FCNN" else {"T": 1.2})
+        planar = PLANAR | ({} if name == "FCNN" else {"T": 1.2})
         for (dtype, method), tolerance in TOLERANCES.items():
             given = {"architecture": name, "method": method, "dtype": dtype, "max_iter": 5}
             for problem, options in {"swiss-roll": planar, "iris": IRIS, "diabetes": {}}.items():

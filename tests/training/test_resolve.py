@@ -134,7 +134,8 @@ def test_settings_for_other_data_raise() -> None:
 def test_resolving_again_changes_nothing(data: Dataset, model: Any) -> None:
     once = resolve(Config(model=model), data)
     assert resolve(once, data) == once
-    assert once.training.alpha == (1e-3 if not model else 0.0)
+    smooth = "time_invariant" not in model and "block" not in model
+    assert once.training.alpha == (1e-3 if smooth else 0.0)
 
 
 @pytest.mark.parametrize("data", [table(), IMAGES], ids=["table", "images"])
@@ -270,8 +271,7 @@ def test_settings_that_another_one_rules_out_raise(tables: Any, words: str) -> N
         (table(), {"padding": "append", "projection": "on"}, {}, "padding is for projection='off"),
         (table(features=70), {"padding": "append"}, {}, "padding is for projection='off'"),
         (table(), {"time_invariant": True}, {"alpha": 0.1}, "alpha .* shares its weights"),
-        (table(), {"architecture": "FCNN"}, {"alpha": 0.1}, "alpha .* has no step"),
-        (IMAGES, {"block": "convolution"}, {"alpha": 0.1}, "alpha .* has no step"),
+        (IMAGES, {"block": "convolution"}, {"alpha": 0.1}, "alpha .* has plain convolutions"),
         (IMAGES, {}, {"method": "coordinate"}, "an image classifier is trained with method='joint"),
         (table(), {}, {"method": "coordinate", "schedule": "one-cycle"}, "one-cycle"),
     ],

@@ -87,27 +87,28 @@ def resolve(config: Config, data: Dataset) -> Config:
 
 
 def _smoothness(config: Config, model: ModelConfig, training: TrainingConfig) -> TrainingConfig:
-    """With alpha = 0 where the penalty is 0; an error if another alpha was set."""
-    plain = model.block != "hamiltonian" or not _has_step(model.to_dict())
-    if not (plain or model.time_invariant):
+    """With alpha = 0 where no layers are kept alike; an error if another alpha was set.
+
+    FCNN may have any: networks that are compared share their objective, whose penalty is 0 there.
+    """
+    convolution = model.block == "convolution"
+    if not (convolution or model.time_invariant):
         return training
     if config.training.to_dict().get("alpha"):
-        what = "has no step" if plain else "shares its weights"
+        what = "has plain convolutions" if convolution else "shares its weights"
         raise HdnnError(
-            "alpha (--alpha) is for layers with a step and with weights of their own, and this "
-            f"network {what}: leave it out"
+            "alpha (--alpha) is for Hamiltonian layers with weights of their own, and this network "
+            f"{what}: leave it out"
         )
     return training.replace(alpha=0.0)
 
 
-def _has_step(model: Values) -> bool:
-    architecture = zoo.architecture(model.get("architecture", "H1"))
-    return named_scheme(model.get("scheme") or architecture.scheme).uses_step
-
-
 def _timed(model: Values) -> bool:
     """Whether T or step are set, or the architecture has no time."""
-    return "T" in model or "step" in model or not _has_step(model)
+    scheme = named_scheme(
+        model.get("scheme") or zoo.architecture(model.get("architecture", "H1")).scheme
+    )
+    return "T" in model or "step" in model or not scheme.uses_step
 
 
 def default_width(features: int, projection: str) -> int:

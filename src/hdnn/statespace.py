@@ -738,7 +738,7 @@ class StateSpace(nn.Module):
         """After how many steps a wrong initial state matters at most `tolerance` times its size.
 
         For these weights: in the best norm that a search finds, which takes about a second (ten
-        for 64 states) and often gives far fewer steps than `rate`, a promise for all weights.
+        for 64 states) and often gives far fewer steps than `rate` would.
 
         Args:
             tolerance: between 0 and 1.

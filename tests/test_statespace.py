@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 import hdnn
 from hdnn.control import LinearPlant, feedback, gain_limit, sampled
 from hdnn.errors import HdnnError
-from hdnn.models.export import SingleStep
+from hdnn.models.onnx_export import SingleStep
 from hdnn.statespace import StateSpace, gain_of, washout_of
 from hdnn.testing import assert_contracting, assert_passive
 from skips import needs_kernels

@@ -118,7 +118,10 @@ def test_derivatives_are_right_and_may_be_differentiated() -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("options", [{"batch": 300}, {"batch": 40, "ensemble": 3}, {"period": 7}])
+@pytest.mark.parametrize(
+    "options",
+    [{"batch": 300}, {"batch": 40, "ensemble": 3}, {"period": 7}, {"batch": 100, "period": 200}],
+)
 def test_the_same_bits_for_any_number_of_threads(
     options: dict[str, Any], dtype: torch.dtype
 ) -> None:
@@ -190,7 +193,7 @@ def test_torch_compile_takes_a_recurrence_as_one_operator(options: dict[str, Any
         states, last = rollout(form._replace(W=W, A=A), x, u)
         return states.sin().sum() + last.sum()
 
-    compiled = torch.compile(loss, **options)
+    compiled = torch.compile(loss, backend="aot_eager", **options)
     for one, other in zip(
         torch.autograd.grad(compiled(*leaves), leaves),
         torch.autograd.grad(loss(*leaves), leaves),

@@ -50,7 +50,7 @@ def test_an_exact_linear_system_is_recovered(count: int) -> None:
     assert result.fits["test"]["linear"].fit > 1 - 1e-5
     assert result.fits["test"]["network"].fit > 1 - 1e-5
     assert abs(result.fits["test"]["mean"].fit) < 0.2
-    poles = torch.linalg.eigvals(result.linear.assemble()._layers[0].A[:, :2].detach())
+    poles = torch.linalg.eigvals(result.linear.assemble().layers[0].A[:, :2].detach())
     assert torch.allclose(poles.abs(), torch.tensor(0.95 * np.hypot(0.9, 0.3)), atol=1e-5)
     assert result.time_constant > 0.1 / -np.log(result.rate) * 0.999
 

@@ -179,8 +179,8 @@ class _Task:
         """A network that begins as a linear model."""
         begin = time.perf_counter()
         with one_thread(), torch.no_grad():
-            linear, x0, (u, *_) = start.model, torch.tensor(start.x0), self.segments
-            x0 = x0.double()
+            linear, (u, *_) = start.model, self.segments
+            x0 = torch.tensor(start.x0, dtype=torch.float64)
             size = float(states_of(linear, u, x0).square().mean().sqrt()) / AMPLITUDE
             e = self.segments.residuals(linear(u, x0)[0])
             seed = self.config.seed + 1000 * restart

@@ -389,6 +389,7 @@ def identify(
     """
     begin, config = time.perf_counter(), config or IdentificationConfig()
     estimation, test = _parts(recordings, config)
+    train, validation = estimation.split(config.validation)  # before scaling, for its messages
     scaling = estimation.scaling
     task = _Task(estimation.scaled(scaling), config)
     found = _candidates(task, _Store(store, estimation, config), n_jobs, progress)
@@ -398,7 +399,6 @@ def identify(
         name: in_units(each.model, scaling, estimation.sampling_time)
         for name, each in (("network", chosen), ("linear", chosen_linear))
     }
-    train, validation = estimation.split(config.validation)
     parts = {"train": train, "validation": validation} | ({} if test is None else {"test": test})
     fits = {name: _fits(models, part, scaling.mean_y) for name, part in parts.items()}
     brief = ("states", "units", "restart", "windows", "validation", "iterations", "seconds")

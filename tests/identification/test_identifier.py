@@ -110,6 +110,7 @@ NAN[7] = np.nan
         (U.T, Y.T, "U has 1 samples, of 1024 inputs; .* transpose"),
         (U[:15], Y[:15], "at least 20"),
         (np.ones_like(U), Y, r"the input 'u' is constant \(1\)"),
+        (np.where(np.arange(1024) < 900, 7.0, U.T).T, Y, r"the input 'u' is constant \(7\)"),
         (U, np.zeros_like(Y), "the output 'y' is constant"),
         ([U, np.hstack([U, U])], [Y, Y], "1, 2 columns"),
         ("data.csv", Y, "U must hold numbers"),

@@ -79,6 +79,14 @@ def test_the_same_seed_gives_the_same_numbers_whatever_the_jobs() -> None:
     assert linear[0] == linear[1]
 
 
+def test_the_default_dtype_changes_nothing() -> None:
+    first = identify(SHORT, QUICK)
+    torch.set_default_dtype(torch.float32)
+    second = identify(SHORT, QUICK)
+    assert first.fits == second.fits
+    assert second.model.x0.dtype == torch.float64
+
+
 def test_finished_candidates_are_not_fitted_again(tmp_path: Path) -> None:
     data, store = SHORT, tmp_path / "candidates.jsonl"
     config = QUICK.replace(states=(1, 2))

@@ -13,7 +13,8 @@ from hdnn.statespace import StateSpace
 
 def model_of() -> StateSpace:
     model = StateSpace(inputs=1, outputs=2, states=3, units=4, scale=0.8, learn_initial=True)
-    torch.nn.init.normal_(model.x0)
+    for parameter in (model.x0, model.weights[0].D, model.weights[0].c):
+        torch.nn.init.normal_(parameter)
     return model
 
 

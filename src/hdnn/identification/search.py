@@ -154,8 +154,8 @@ class _Task:
         """A network that begins as a linear model."""
         begin = time.perf_counter()
         with one_thread(), torch.no_grad():
-            linear, x0, (u, *_) = start.model, torch.tensor(start.x0), self.segments
-            x0 = x0.double()
+            linear, (u, *_) = start.model, self.segments
+            x0 = torch.tensor(start.x0, dtype=torch.float64)
             size = float(states_of(linear, u, x0).square().mean().sqrt()) / AMPLITUDE
             e = self.segments.residuals(linear(u, x0)[0])
             seed = self.config.seed + 1000 * restart
@@ -364,6 +364,7 @@ def identify(
     """
     begin, config = time.perf_counter(), config or IdentificationConfig()
     estimation, test = _parts(recordings, config)
+    train, validation = estimation.split(config.validation)  # before scaling, for its messages
     scaling = estimation.scaling
     task = _Task(estimation.scaled(scaling), config)
     found = _candidates(task, _Store(store, estimation, config), n_jobs, progress)
@@ -373,7 +374,6 @@ def identify(
         name: in_units(each.model, scaling, estimation.sampling_time)
         for name, each in (("network", chosen), ("linear", chosen_linear))
     }
-    train, validation = estimation.split(config.validation)
     parts = {"train": train, "validation": validation} | ({} if test is None else {"test": test})
     fits = {name: _fits(models, part, scaling.mean_y) for name, part in parts.items()}
     brief = ("states", "units", "restart", "windows", "validation", "iterations", "seconds")

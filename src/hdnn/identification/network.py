@@ -147,5 +147,5 @@ def rest_state(model: StateSpace) -> Tensor:
     Returns:
         ``(n,)``, to ten digits, or as near as 100,000 steps come.
     """
-    steps = min(model.washout(1e-10), 100_000)
+    steps = min(math.ceil(math.log(1e-10) / math.log(float(model.rate))), 100_000)
     return model(torch.zeros(steps, model.inputs, dtype=torch.float64))[1]

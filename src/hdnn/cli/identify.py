@@ -214,8 +214,8 @@ def show_identification(result: Identification) -> None:
     if not result.units:
         say("No network was better than the linear model, which is therefore the result.")
     say(
-        f"rate {result.rate:.6g} a sample: a wrong initial state shrinks to 1/e within "
-        f"{result.time_constant:.4g} (in the unit of the sampling time): proved"
+        f"a wrong initial state shrinks by e every {result.time_constant:.4g} (in the unit of the "
+        f"sampling time; rate {result.rate:.6g} a sample), whatever the input: proved"
     )
     say(f"gain at most {result.gain:.4g}: proved")
     say("cannot diverge for any bounded input: proved")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,7 +44,7 @@ from hdnn.identification.simulation import (
 )
 from hdnn.models import load, save
 from hdnn.progress import Meter
-from hdnn.statespace import StateSpace
+from hdnn.statespace import Bounds, StateSpace, gain_of
 from hdnn.threads import one_thread
 
 LINEAR = ("L", "A", "G", "C", "D", "c")
@@ -226,20 +227,24 @@ class Identification:
         """Number of hidden units; 0 is a linear model."""
         return self.model.units
 
+    @cached_property
+    def _bounds(self) -> tuple[list[Bounds], list[Bounds]]:
+        return self.model.bounds()  # a search of a second
+
     @property
     def rate(self) -> float:
-        """The factor a step by which initial states are forgotten, for all inputs."""
-        return float(self.model.rate)
+        """The factor a step by which initial states are forgotten in the end, for all inputs."""
+        return min(float(bounds.rho) for (bounds,) in self._bounds)
 
     @property
     def time_constant(self) -> float:
-        """The time in which a wrong initial state shrinks to 1 / e at most, in units of time."""
+        """The time in which a wrong initial state shrinks by e, in the end, in units of time."""
         return -self.sampling_time / math.log(self.rate)
 
     @property
     def gain(self) -> float:
         """A bound of |dy| / |du|, in the units of the data."""
-        return float(self.model.gain)
+        return min(float(gain_of(bounds)) for bounds in self._bounds)
 
     def __str__(self) -> str:
         lines = [

@@ -308,7 +308,8 @@ def identify(
     True
     """
     begin, config = time.perf_counter(), config or IdentificationConfig()
-    estimation, test = _parts(recordings, config)
+    parts = scored_parts(recordings, config)
+    estimation = _parts(recordings, config)[0]
     scaling = estimation.scaling
     task = _Task(estimation.scaled(scaling), config)
     found = _candidates(task, _Store(store, estimation, config), n_jobs, progress)
@@ -318,8 +319,6 @@ def identify(
         name: in_units(each.model, scaling, estimation.sampling_time)
         for name, each in (("network", chosen), ("linear", chosen_linear))
     }
-    train, validation = estimation.split(config.validation)
-    parts = {"train": train, "validation": validation} | ({} if test is None else {"test": test})
     fits = {name: _fits(models, part, scaling.mean_y) for name, part in parts.items()}
     brief = ("states", "units", "restart", "validation", "iterations", "best", "seconds")
     return Identification(
@@ -332,6 +331,27 @@ def identify(
         time.perf_counter() - begin,
         tuple({name: getattr(each, name) for name in brief} for each in found),
     )
+
+
+def scored_parts(
+    recordings: Recordings | Parts, config: IdentificationConfig
+) -> dict[str, Recordings]:
+    """The parts on which fits are measured.
+
+    Args:
+        recordings: as of `identify`.
+        config: how they are split.
+
+    Returns:
+        "train", "validation" and, where there is one, "test".
+
+    Raises:
+        HdnnError: recordings are too short.
+    """
+    estimation, test = _parts(recordings, config)
+    train, validation = estimation.split(config.validation)
+    parts = {"train": train, "validation": validation}
+    return parts if test is None else parts | {"test": test}
 
 
 def _parts(

@@ -21,8 +21,8 @@ from hdnn.errors import HdnnError
 from hdnn.identification import Fit, SystemIdentifier, identify
 from hdnn.identification.runs import IdentificationRun
 from hdnn.identification.simulation import simulate
-from hdnn.reports import report_of_run
-from hdnn.reports.system import SystemInputs, verdict
+from hdnn.reports import report_of_run, system
+from hdnn.reports.system import SystemInputs, inputs_of_run, verdict
 from page import Page, text_of
 
 SECTIONS = ["fits", "signals", "residuals", "steps", "poles", "guarantees", "candidates"]
@@ -253,17 +253,17 @@ def rest(model: hdnn.StateSpace, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     cell, v = model.assemble(), torch.tensor(u)
     x = torch.zeros(model.states)
     with torch.no_grad():
-        for _ in range(3000):
+        for _ in range(500):
             x, y = cell.step(x, v)
     return x.numpy(), y.numpy()
 
 
 def after_step(model: hdnn.StateSpace, u: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Outputs minus the output at rest for 3000 steps."""
+    """Outputs minus the output at rest for 500 steps."""
     cell, v, (start, before), ys = model.assemble(), torch.tensor(u + change), rest(model, u), []
     x = torch.tensor(start)
     with torch.no_grad():
-        for _ in range(3000):
+        for _ in range(500):
             x, y = cell.step(x, v)
             ys.append(y.numpy() - before)
     return np.array(ys)
@@ -277,10 +277,10 @@ def test_steps_begin_at_rest_at_the_mean_input(shown: Shown) -> None:
     for i in range(2):
         change = np.eye(2)[i] * std[i]
         responses = [
-            (NETWORK, 1, after_step(shown.result.model, mean, change)),
-            (NETWORK, -1, after_step(shown.result.model, mean, -change)),
             (LINEAR, 1, after_step(shown.result.linear, mean, change)),
             (LINEAR, -1, after_step(shown.result.linear, mean, -change)),
+            (NETWORK, 1, after_step(shown.result.model, mean, change)),
+            (NETWORK, -1, after_step(shown.result.model, mean, -change)),
         ]
         _, *rows = [[text_of(cell) for cell in row] for row in tables[i].iter("tr")]
         for k in range(2):
@@ -290,7 +290,7 @@ def test_steps_begin_at_rest_at_the_mean_input(shown: Shown) -> None:
                 assert len(points) < 120
                 near(points, np.stack([STEP * np.arange(len(points)), y[: len(points), k]], 1))
                 assert abs(y[len(points) - 1, k] - y[-1, k]) < 0.02 * np.abs(y[:, k]).max()
-            gains = [sign * y[-1, k] / std[i] for _, sign, y in responses[:3]]
+            gains = [sign * y[-1, k] / std[i] for _, sign, y in (*responses[2:], responses[0])]
             shown_gains = [float(cell) for cell in rows[k][1:]]
             assert shown_gains == pytest.approx(gains, rel=6e-3, abs=2e-3)
     label = {text_of(text) for text in charts[0].iter("text")}
@@ -393,57 +393,64 @@ def test_the_verdict_is_what_the_fits_say(
     assert "the model is the linear one" in verdict(replace(inputs, result=alone))
 
 
-def test_without_a_test_part_the_page_says_so(tmp_path: Path) -> None:
+def small(folder: Path) -> IdentificationRun:
+    """A run of one input and one output without a test part, not yet identified."""
     u, y = recording(0, 120, 1)
-    path = write_rows(tmp_path / "a.csv", u=u[:, 0], y=y[:, 0])
+    path = write_rows(folder / "a.csv", u=u[:, 0], y=y[:, 0])
     data = RecordingsConfig(files=[str(path)], inputs=["u"], outputs=["y"])
     config = IdentifyConfig(data=data, identification=QUICK)
-    run = IdentificationRun.create(tmp_path / "run", config)
+    return IdentificationRun.create(folder / "run", config)
+
+
+def test_the_command_writes_the_page_to_the_run(tmp_path: Path) -> None:
+    """Without a test part, it is about the validation part, and says so."""
+    run = small(tmp_path)
     with pytest.raises(HdnnError, match="not finished"):
         report_of_run(run.folder)
     result = run.identify()
-    page = Page(report_of_run(run.folder).html)
+    assert "report.html" in done("report", run.folder).stdout
+    page = Page((run.folder / "report.html").read_text())
+    assert page.sections == SECTIONS
     (notice,) = page.texts("p[@class='notice']")
     assert "no test part" in notice
     assert page.texts("strong") == [f"{100 * result.fits['validation']['network'].fit:.1f} %"]
-    write_rows(path, u=u[:, 0], y=y[:, 0] ** 2)
-    notices = Page(report_of_run(run.folder).html).texts("p[@class='notice']")
-    assert "recordings have changed" in notices[1]
+    fails(2, ("report", run.folder, "--compare"), "hdnn identify")
+    IdentificationRun.create(run.folder, run.config, overwrite=True)
+    assert not (run.folder / "report.html").exists()  # it was about the old run
 
 
-def test_many_signals_and_samples_are_cut_and_the_page_says_so() -> None:
-    draw = np.random.default_rng(0)
-    u = draw.standard_normal((1800, 4))
-    y = np.stack([np.convolve(v, [0.5, 0.3, 0.2])[:1800] for v in u.T], 1)
-    result = identify(Recordings((u,), (y,)), QUICK.replace(iterations=1))
-    page = Page(hdnn.report(result, u, y).html)
-    assert "the first 1,000 of 1,750 samples, 3 of 4 inputs, 3 of 4 outputs" in page.words
-    assert len(page.all("section[@id='signals']//svg")) == 6
-    assert len(page.all("section[@id='steps']//svg")) == 9
-    assert "RMSE of y4" in page.texts("th")
+def test_recordings_that_have_changed_since_are_noticed(tmp_path: Path) -> None:
+    run = small(tmp_path)
+    run.identify()
+    assert len(inputs_of_run(run.folder).notices) == 1
+    u, y = recording(0, 120, 1)
+    write_rows(tmp_path / "a.csv", u=u[:, 0], y=y[:, 0] ** 2)
+    assert "recordings have changed" in inputs_of_run(run.folder).notices[1]
+
+
+def test_many_signals_and_samples_are_cut_and_the_page_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(system, "SHOWN", 1)
+    u, y = recording(0, 1200)
+    page = Page(hdnn.report(identify(Recordings((u,), (y,)), QUICK), u, y).html)
+    cut = "Shown: the first 1,000 of 1,150 samples, 1 of 2 inputs, 1 of 2 outputs."
+    assert cut in page.words
+    for section, count in (("signals", 2), ("residuals", 2), ("steps", 1), ("poles", 1)):
+        assert len(page.all(f"section[@id='{section}']//svg")) == count
+    assert "RMSE of y2" in page.texts("th")
 
 
 def test_a_fitted_estimator_has_a_page_on_other_recordings() -> None:
     (u, y), (u2, y2) = recording(0, 150, 1), recording(1, 120, 1)
-    system = SystemIdentifier(2, 2, iterations=2, sampling_time=STEP, random_state=0).fit(u, y)
-    page = Page(hdnn.report(system, u2, y2, name="tank").html)
+    fitted = SystemIdentifier(2, 2, iterations=2, sampling_time=STEP, random_state=0).fit(u, y)
+    page = Page(hdnn.report(fitted, u2, y2, name="tank").html)
     assert page.texts("h1") == ["tank: u → y"]
-    assert page.texts("strong") == [f"{100 * system.score(u2, y2):.1f} %"]
+    assert page.texts("strong") == [f"{100 * fitted.score(u2, y2):.1f} %"]
     assert "fit of a free run on these data, 70 samples" in page.words
     assert page.sections == SECTIONS
     assert "these data" in page.texts("th")
-    again = Page(hdnn.report(system.result_, u2, y2).html)
-    assert again.texts("strong") == page.texts("strong")
     with pytest.raises(HdnnError, match="2 and 1 columns"):
-        hdnn.report(system, np.hstack([u2, u2]), y2)
+        hdnn.report(fitted, np.hstack([u2, u2]), y2)
     with pytest.raises(HdnnError, match="beside and lead"):
-        hdnn.report(system, u2, y2, lead=("a", "b"))
-
-
-def test_the_command_writes_the_page_to_the_run(shown: Shown) -> None:
-    assert "report.html" in done("report", shown.folder).stdout
-    assert (shown.folder / "report.html").read_text() == shown.html
-    fails(2, ("report", shown.folder, "--compare"), "hdnn identify")
-    config = IdentificationRun.open(shown.folder).config
-    fresh = IdentificationRun.create(shown.folder, config, overwrite=True)
-    assert not (fresh.folder / "report.html").exists()  # it was about the old run
+        hdnn.report(fitted, u2, y2, lead=("a", "b"))

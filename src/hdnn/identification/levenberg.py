@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev
 
 from hdnn.backends import rollout
 from hdnn.data.recordings import Recordings
@@ -62,7 +61,7 @@ class Segments(NamedTuple):
             spans += [(k, start, start + length) for start in starts]
         pad = nn.utils.rnn.pad_sequence
         tensors = [
-            pad([torch.as_tensor(part[k][i:j]) for k, i, j in spans], batch_first=True)
+            pad([torch.tensor(part[k][i:j]) for k, i, j in spans], batch_first=True)
             for part in (recordings.inputs, recordings.outputs)
         ]
         weight = pad([torch.ones(j - i, dtype=torch.float64) for _, i, j in spans], True)
@@ -92,17 +91,6 @@ class Jacobian(NamedTuple):
     x0: Tensor
 
 
-class _Assembled(nn.Module):
-    """The matrices of a layer as a function of its parameters."""
-
-    def __init__(self, weights: LayerWeights) -> None:
-        super().__init__()
-        self.weights = weights
-
-    def forward(self) -> Tensor:
-        return torch.cat([part.flatten() for part in _matrices(self.weights.assemble())])
-
-
 def _matrices(layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
     """A, [W b] and [Y c]."""
     W, Y = (
@@ -119,6 +107,23 @@ def weights_of(model: StateSpace) -> LayerWeights:
 
 
 @torch.no_grad()
+def recurrence(model: StateSpace) -> Recurrence:
+    """One step of a network as s = sigma(W [x; u; 1]), x+ = A [x; u; 1; s].
+
+    Args:
+        model: of one layer.
+
+    Returns:
+        The matrices.
+    """
+    layer = weights_of(model).assemble()
+    A, W, _ = _matrices(layer)
+    k = W.shape[1]
+    A = torch.cat([A[:, : k - 1], A.new_zeros(len(A), 1), A[:, k - 1 :]], -1)
+    return Recurrence(W.unsqueeze(0), A.unsqueeze(0), layer.activation, 1)
+
+
+@torch.no_grad()
 def states_of(model: StateSpace, u: Tensor, x0: Tensor) -> Tensor:
     """States of a free run.
 
@@ -130,11 +135,7 @@ def states_of(model: StateSpace, u: Tensor, x0: Tensor) -> Tensor:
     Returns:
         Those before every input, ``(S, time, n)``.
     """
-    layer = weights_of(model).assemble()
-    A, W, _ = _matrices(layer)
-    none, nd = A.new_zeros(len(A), 1), W.shape[1] - 1
-    A = torch.cat([A[:, :nd], none, A[:, nd:]], -1)
-    form = Recurrence(W.unsqueeze(0), A.unsqueeze(0), layer.activation, u.shape[-2])
+    form = recurrence(model)._replace(steps=u.shape[-2])
     return rollout(form, x0.contiguous(), u)[0]
 
 
@@ -189,16 +190,12 @@ def jacobian(model: StateSpace, segments: Segments, x0: Tensor, names: Sequence[
 
 def _derivatives(weights: LayerWeights, names: Sequence[str]) -> Tensor:
     """Of the entries of all matrices of a layer with respect to its parameters."""
-    assembled = _Assembled(weights)
-    raw = {f"weights.{name}": getattr(weights, name).detach() for name in names}
-
-    def entries(theta: Tensor) -> Tensor:
-        parts = theta.split([value.numel() for value in raw.values()])
-        pairs = zip(raw.items(), parts, strict=True)
-        given = {name: part.view_as(value) for (name, value), part in pairs}
-        return functional_call(assembled, given, ())
-
-    return jacrev(entries)(torch.cat([value.flatten() for value in raw.values()]))
+    with torch.enable_grad():
+        entries = torch.cat([part.flatten() for part in _matrices(weights.assemble())])
+    each = torch.eye(len(entries), dtype=entries.dtype)
+    parameters = [getattr(weights, name) for name in names]
+    rows = torch.autograd.grad(entries, parameters, each, is_grads_batched=True)
+    return torch.cat([part.flatten(1) for part in rows], 1)
 
 
 class Fitted(NamedTuple):

@@ -44,9 +44,9 @@ def arx(recordings: Recordings, order: int) -> tuple[Tensor, Tensor]:
     for u, y in zip(recordings.inputs, recordings.outputs, strict=True):
         past = [y[order - k : len(y) - k] for k in range(1, order + 1)]
         drive = [u[order - k : len(u) - k] for k in range(order + 1)]
-        parts = [torch.as_tensor(part) for part in (*past, *drive)]
+        parts = [torch.tensor(part) for part in (*past, *drive)]
         rows.append(torch.cat([*parts, torch.ones_like(parts[0][:, :1])], -1))
-        goals.append(torch.as_tensor(y[order:]))
+        goals.append(torch.tensor(y[order:]))
     X, Y = torch.cat(rows), torch.cat(goals)
     G = X.mT @ X
     G += 1e-6 * G.diagonal().mean() * torch.eye(len(G), dtype=G.dtype)

@@ -29,8 +29,8 @@ from hdnn.data.recordings import (
 )
 from hdnn.errors import HdnnError, StorageError, shown
 from hdnn.files import atomic
-from hdnn.identification.identify import Identification, Progress, identify
 from hdnn.identification.levenberg import initial_state
+from hdnn.identification.search import Identification, Progress, identify
 from hdnn.identification.simulation import WARM, Fit, free_run, scored, simulate
 from hdnn.training.runs import locked, storage
 

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hdnn.backends import rollout
 from hdnn.data.recordings import Array, Recordings
-from hdnn.identification.levenberg import initial_state, weights_of
+from hdnn.identification.levenberg import initial_state, recurrence, weights_of
 from hdnn.statespace import StateSpace
 
 WARM = 50
@@ -26,6 +27,10 @@ class Fit:
     Args:
         fit: 1 - |y - yhat| / |y - mean y|, the mean over the outputs; 1 is exact.
         rmse: root mean square error of every output, in its unit.
+
+    >>> y = np.array([[0.0], [1.0], [2.0], [1.0]])
+    >>> print(Fit.of([y], [y + 0.1]))
+    fit 85.9 %, RMSE 0.1
     """
 
     fit: float
@@ -104,6 +109,26 @@ def scored(recordings: Recordings, simulated: Sequence[Array]) -> Fit:
     return Fit.of([y[k:] for y, _, k in parts], [y[k:] for _, y, k in parts])
 
 
+def chosen_trust(model: StateSpace, part: Recordings) -> float:
+    """The r of a grid with which predictions one step ahead have the smallest error.
+
+    Args:
+        model: in the units of the recordings.
+        part: what is scored.
+
+    Returns:
+        For `predict`; infinity where corrections are of no use.
+    """
+    C = weights_of(model).matrix("C").detach()
+    size = float((C @ C.mT).diagonal().mean()) or 1.0
+    errors = {}
+    for r in (*(size * 10.0**k for k in range(-2, 5)), np.inf):
+        pairs = zip(part.inputs, part.outputs, strict=True)
+        y = [predict(model, *pair, 1, r) for pair in pairs]
+        errors[r] = sum(scored(part, y).rmse)
+    return min(errors, key=lambda r: errors[r])
+
+
 @torch.no_grad()
 def predict(
     model: StateSpace, u: Array, y: Array, steps: int, r: float, x0: Tensor | None = None
@@ -128,15 +153,21 @@ def predict(
     head = free_run(model, u[:steps], x0)
     if len(u) <= steps:
         return head
-    cell, inputs, outputs = model.assemble(), torch.tensor(u), torch.tensor(y)
-    C = weights_of(model).matrix("C")
-    gain = torch.linalg.solve(C @ C.mT / r + torch.eye(len(C), dtype=C.dtype), C / r).mT
-    x, corrected = model.x0 if x0 is None else x0, []
-    for v, measured in zip(inputs[:-steps], outputs, strict=False):
-        x = x + gain @ (measured - cell.step(x, v)[1])
-        corrected.append(x)
-        x, _ = cell.step(x, v)
-    X = torch.stack(corrected)
+    (n, q), inputs = (model.states, model.outputs), torch.tensor(u)
+    cell, Y = model.assemble(), weights_of(model)
+    C, D, c = (part.detach() for part in (Y.C, Y.D, Y.c))
+    L = torch.linalg.solve(C @ C.mT / r + torch.eye(q, dtype=C.dtype), C / r).mT
+    # A step from the corrected state is a recurrence too, with the inputs [u; y].
+    correct = torch.cat(
+        [torch.eye(n, dtype=C.dtype) - L @ C, -L @ D, L, -(L @ c).unsqueeze(-1)], -1
+    )
+    kept = torch.eye(len(D.mT) + q + 1, dtype=C.dtype)[[*range(len(D.mT)), -1]]
+    T = torch.cat([correct, torch.nn.functional.pad(kept, (n, 0))])
+    form, both = recurrence(model), torch.cat([inputs, torch.tensor(y)], -1)[None, : len(u) - steps]
+    step, units = form.A.split([len(T), form.A.shape[-1] - len(T)], -1)
+    form = form._replace(W=form.W @ T, A=torch.cat([step @ T, units], -1), steps=both.shape[1])
+    states = rollout(form, (model.x0 if x0 is None else x0)[None], both)[0][0]
+    X = torch.cat([states, both[0], torch.ones_like(states[:, :1])], -1) @ correct.mT
     for k in range(steps):  # all times side by side
         X, _ = cell.step(X, inputs[k : len(u) - steps + k])
     return np.concatenate([head, cell.step(X, inputs[steps:])[1].numpy()])

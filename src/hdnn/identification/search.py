@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,12 +26,21 @@ from torch import Tensor
 
 from hdnn.config import IdentificationConfig
 from hdnn.data.recordings import Parts, Recordings
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic, read_json, read_json_lines, write_json_lines
+from hdnn.identification import windows
 from hdnn.identification.levenberg import Segments, fit, states_of
 from hdnn.identification.linear import realize
 from hdnn.identification.network import in_units, with_units
-from hdnn.identification.simulation import WARM, Fit, free_run, scored, simulate
+from hdnn.identification.simulation import (
+    WARM,
+    Fit,
+    chosen_trust,
+    free_run,
+    scored,
+    simulate,
+    starts,
+)
 from hdnn.models import load, save
 from hdnn.progress import Meter
 from hdnn.statespace import StateSpace
@@ -41,9 +50,12 @@ LINEAR = ("L", "A", "G", "C", "D", "c")
 ALL = ("K", "L", "A", "G", "B", "b", "C", "D", "c")
 """Parameters that are fitted, of linear models and of networks."""
 LINEAR_ITERATIONS = 40
+AMPLITUDE = 1.0
+"""Root mean square of the states of a network at the beginning."""
 RIDGE = 0.1
 """Of a network, in units of the mean square error of the linear model that it begins with."""
 
+Key = tuple[int, int, int, bool]
 Progress = Callable[[float, str], None]
 
 
@@ -62,6 +74,7 @@ class Candidate:
         x0: initial states of the segments, ``(S, n)``.
         parameters: of the model, by name.
         mu: least damping of the model.
+        windows: whether it was trained on windows after that.
     """
 
     states: int
@@ -74,11 +87,12 @@ class Candidate:
     x0: list[list[float]]
     parameters: dict[str, Any]
     mu: float
+    windows: bool = False
 
     @property
-    def key(self) -> tuple[int, int, int]:
-        """States, units, restart."""
-        return self.states, self.units, self.restart
+    def key(self) -> Key:
+        """What is different in every candidate."""
+        return self.states, self.units, self.restart, self.windows
 
     @property
     def model(self) -> StateSpace:
@@ -96,9 +110,12 @@ class Candidate:
     @classmethod
     def of(cls, model: StateSpace, restart: int, fitted: Any, seconds: float) -> Candidate:
         """The candidate of a fit."""
-        parameters = {name: value.tolist() for name, value in model.named_parameters()}
         sizes = model.states, model.units, restart, fitted.score, fitted.iterations, fitted.best
-        return cls(*sizes, seconds, fitted.x0.tolist(), parameters, model.mu)
+        return cls(*sizes, seconds, fitted.x0.tolist(), _parameters_of(model), model.mu)
+
+
+def _parameters_of(model: StateSpace) -> dict[str, Any]:
+    return {name: value.tolist() for name, value in model.named_parameters()}
 
 
 class _Task:
@@ -110,10 +127,17 @@ class _Task:
 
     def score(self, model: StateSpace, x0: Tensor) -> float:
         """The error of free runs from the beginning on the validation part."""
+        return self._error(model, x0[self.segments.first])
+
+    def score_of_first_outputs(self, model: StateSpace) -> float:
+        """The same error, with initial states that follow from the first outputs."""
+        return self._error(model, starts(model, self.train))
+
+    def _error(self, model: StateSpace, x0: Iterable[Tensor]) -> float:
         errors = []
-        parts = zip(self.whole.inputs, self.whole.outputs, self.whole.skip, strict=True)
-        for (u, y, skip), segment in zip(parts, self.segments.first, strict=True):
-            errors.append(np.square(free_run(model, u, x0[segment]) - y)[skip:])
+        parts = zip(self.whole.inputs, self.whole.outputs, self.whole.skip, x0, strict=True)
+        for u, y, skip, x in parts:
+            errors.append(np.square(free_run(model, u, x) - y)[skip:])
         return math.sqrt(np.concatenate(errors).mean())
 
     def linear(self, states: int) -> Candidate:
@@ -132,7 +156,7 @@ class _Task:
         with one_thread(), torch.no_grad():
             linear, x0, (u, *_) = start.model, torch.tensor(start.x0), self.segments
             x0 = x0.double()
-            size = float(states_of(linear, u, x0).square().mean().sqrt())
+            size = float(states_of(linear, u, x0).square().mean().sqrt()) / AMPLITUDE
             e = self.segments.residuals(linear(u, x0)[0])
             seed = self.config.seed + 1000 * restart
             model, rest = with_units(linear, units, size, seed)
@@ -140,6 +164,20 @@ class _Task:
             x0, most = x0 / size + rest, self.config.iterations
             done = fit(model, ALL, self.segments, x0, most, self.score, ridge)
         return Candidate.of(model, restart, done, time.perf_counter() - begin)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether segments leave out samples, from which there is more to learn."""
+        return float(self.segments.weight.sum()) < len(self.train)
+
+    def on_windows(self, start: Candidate) -> Candidate:
+        """A network trained on windows of all samples."""
+        begin = time.perf_counter()
+        with one_thread():
+            model, seed = start.model, self.config.seed + start.restart
+            best, _ = windows.train(model, self.train, self.score_of_first_outputs, seed)
+        parameters, seconds = _parameters_of(model), time.perf_counter() - begin
+        return replace(start, windows=True, validation=best, parameters=parameters, seconds=seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +195,15 @@ class Identification:
         sampling_time: between two samples.
         input_names: of the inputs.
         output_names: of the outputs.
+        trust: r of predictions, how little measurements correct the state; chosen by validation.
         seconds: of the identification.
         candidates: what was tried: states, units, restart, validation error, seconds.
+
+    >>> from hdnn.data import load_recordings
+    >>> config = IdentificationConfig(states=2, iterations=3, test=0.2)
+    >>> result = identify(load_recordings("damped-pendulum").test, config)
+    >>> sorted(result.fits), result.rate < 1
+    (['test', 'train', 'validation'], True)
     """
 
     model: StateSpace
@@ -167,6 +212,7 @@ class Identification:
     sampling_time: float
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
+    trust: float
     seconds: float
     candidates: tuple[dict[str, Any], ...]
 
@@ -219,7 +265,10 @@ class Identification:
             StorageError: it cannot be written.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make {folder}: {error.strerror or error}") from error
         save(self.linear, folder / "linear.safetensors")
         about = {
             "fits": {p: {k: asdict(v) for k, v in m.items()} for p, m in self.fits.items()},
@@ -231,6 +280,7 @@ class Identification:
             "sampling_time": self.sampling_time,
             "input_names": self.input_names,
             "output_names": self.output_names,
+            "trust": self.trust if math.isfinite(self.trust) else None,
             "seconds": self.seconds,
             "candidates": self.candidates,
         }
@@ -252,18 +302,21 @@ class Identification:
             HdnnError: files are missing or damaged.
         """
         path = Path(folder) / "identification.json"
-        about, models = read_json(path), [load(Path(folder) / f"{k}.safetensors") for k in FILES]
+        about = read_json(path)
+        model, linear = (load(Path(folder) / f"{name}.safetensors") for name in FILES)
         try:
             fits = {
                 part: {k: Fit(v["fit"], tuple(v["rmse"])) for k, v in each.items()}
                 for part, each in about["fits"].items()
             }
-            names = tuple(about["input_names"]), tuple(about["output_names"])
             return cls(
-                *models,
+                model,
+                linear,
                 fits,
-                float(about["sampling_time"]),
-                *names,
+                sampling_time=float(about["sampling_time"]),
+                input_names=tuple(about["input_names"]),
+                output_names=tuple(about["output_names"]),
+                trust=math.inf if about["trust"] is None else float(about["trust"]),
                 seconds=about["seconds"],
                 candidates=tuple(about["candidates"]),
             )
@@ -284,8 +337,10 @@ def identify(
 ) -> Identification:
     """Identify a state-space network from recordings.
 
-    A linear model for every number of states; networks that begin as these; of all, the one with
-    the smallest error of free runs on the validation part, the last of the estimation part.
+    A linear model for every number of states; networks that begin as these, fitted by
+    Levenberg-Marquardt; where recordings are longer than that takes, the best of them trained on
+    windows by Adam. Of all, the one with the smallest error of free runs on the validation part,
+    the last of the estimation part.
 
     Args:
         recordings: for estimation, the last part held out as ``config.test`` says; or both parts.
@@ -320,7 +375,7 @@ def identify(
         for name, each in (("network", chosen), ("linear", chosen_linear))
     }
     fits = {name: _fits(models, part, scaling.mean_y) for name, part in parts.items()}
-    brief = ("states", "units", "restart", "validation", "iterations", "best", "seconds")
+    brief = ("states", "units", "restart", "windows", "validation", "iterations", "seconds")
     return Identification(
         models["network"],
         models["linear"],
@@ -328,6 +383,7 @@ def identify(
         estimation.sampling_time,
         estimation.input_names,
         estimation.output_names,
+        chosen_trust(models["network"], validation),
         time.perf_counter() - begin,
         tuple({name: getattr(each, name) for name in brief} for each in found),
     )
@@ -383,25 +439,31 @@ def _candidates(
         (size,) if isinstance(size, int) else size for size in (config.states, config.units)
     )
     networks = [(n, m, k) for n in states for m in units for k in range(config.restarts)]
-    total, meter = len(states) + len(networks), Meter("identifying")
+    keys = [(n, 0, 0, False) for n in states] + [(*size, False) for size in networks]
+    total, meter = len(keys) + task.is_long, Meter("identifying")
 
-    def run(keys: Sequence[tuple[int, int, int]], calls: Sequence[Any]) -> None:
-        todo = [call for key, call in zip(keys, calls, strict=True) if key not in store.found]
+    def run(calls: dict[Key, Any]) -> None:
+        todo = [call for key, call in calls.items() if key not in store.found]
         parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")
         with closing(parallel(todo)) as results:
             for each in results:
                 store.add(each)
-                done, kind = len(store.found), "network" if each.units else "linear model"
+                done = len(store.found.keys() & {*keys, each.key})
+                kind = "network" if each.units else "linear model"
                 text = f"{kind}, {each.states} states: validation error {each.validation:.4g}"
                 meter(done, total) if progress is None else progress(done / total, text)
 
-    linear = [(n, 0, 0) for n in states]
-    run(linear, [joblib.delayed(task.linear)(n) for n in states])
-    run(
-        networks,
-        [joblib.delayed(task.network)(store.found[n, 0, 0], m, k) for n, m, k in networks],
-    )
-    return [store.found[key] for key in (*linear, *networks)]
+    def of(n: int) -> Candidate:
+        return store.found[n, 0, 0, False]
+
+    call = joblib.delayed
+    run({(n, 0, 0, False): call(task.linear)(n) for n in states})
+    run({(n, m, k, False): call(task.network)(of(n), m, k) for n, m, k in networks})
+    if task.is_long:  # the best network only, as it takes longer
+        best = min((store.found[key] for key in keys if key[1]), key=lambda each: each.validation)
+        keys.append((*best.key[:3], True))
+        run({keys[-1]: call(task.on_windows)(best)})
+    return [store.found[key] for key in keys]
 
 
 class _Store:

@@ -11,11 +11,22 @@ import pytest
 import torch
 
 from hdnn.data import Recordings, load_recordings
+from hdnn.data.recordings import Parts
 from hdnn.errors import HdnnError
 from hdnn.identification import Identification, IdentificationConfig, identify
 from hdnn.identification.simulation import free_run
 
-QUICK = IdentificationConfig(states=2, units=4, iterations=6)
+QUICK = IdentificationConfig(states=2, units=4, iterations=4)
+
+
+def part(data: Recordings, length: int = 300) -> Recordings:
+    """The beginning of recordings."""
+    cut = (tuple(each[:length] for each in parts) for parts in (data.inputs, data.outputs))
+    return Recordings(*cut, data.sampling_time, data.input_names, data.output_names)
+
+
+TANKS, TEST = load_recordings("two-tanks")
+SHORT = part(TANKS)
 
 
 def linear_data(count: int = 1, length: int = 300) -> Recordings:
@@ -39,21 +50,21 @@ def test_an_exact_linear_system_is_recovered(count: int) -> None:
     assert result.fits["test"]["linear"].fit > 1 - 1e-5
     assert result.fits["test"]["network"].fit > 1 - 1e-5
     assert abs(result.fits["test"]["mean"].fit) < 0.2
-    poles = torch.linalg.eigvals(result.linear.assemble()._layers[0].A[:, :2].detach())
+    poles = torch.linalg.eigvals(result.linear.assemble().layers[0].A[:, :2].detach())
     assert torch.allclose(poles.abs(), torch.tensor(0.95 * np.hypot(0.9, 0.3)), atol=1e-5)
     assert result.time_constant > 0.1 / -np.log(result.rate) * 0.999
 
 
 def test_the_network_of_a_nonlinear_system_beats_the_linear_model() -> None:
-    result = identify(load_recordings("two-tanks"), QUICK.replace(iterations=15))
+    result = identify(Parts(TANKS, TEST), QUICK.replace(iterations=15))
     test = result.fits["test"]
-    assert test["network"].fit > 0.9 > test["linear"].fit > test["mean"].fit
+    assert test["network"].fit > 0.8 > test["linear"].fit + 0.03 > test["mean"].fit + 0.5
     assert (result.states, result.units) == (2, 4)
     assert "cannot diverge" in str(result)
 
 
 def test_the_same_seed_gives_the_same_numbers_whatever_the_jobs() -> None:
-    data, config = load_recordings("damped-pendulum"), QUICK.replace(states=(1, 2), restarts=2)
+    data, config = SHORT, QUICK.replace(states=(1, 2), restarts=2)
     first = identify(data, config)
     with joblib.parallel_config("threading"):  # processes would import torch, for seconds
         second = identify(data, config, n_jobs=2)
@@ -69,7 +80,7 @@ def test_the_same_seed_gives_the_same_numbers_whatever_the_jobs() -> None:
 
 
 def test_finished_candidates_are_not_fitted_again(tmp_path: Path) -> None:
-    data, store = load_recordings("two-tanks"), tmp_path / "candidates.jsonl"
+    data, store = SHORT, tmp_path / "candidates.jsonl"
     config = QUICK.replace(states=(1, 2))
 
     class StoppedError(Exception):
@@ -93,13 +104,13 @@ def test_finished_candidates_are_not_fitted_again(tmp_path: Path) -> None:
 
 
 def test_a_saved_result_is_the_same(tmp_path: Path) -> None:
-    result = identify(load_recordings("two-tanks"), QUICK)
+    result = identify(SHORT, QUICK.replace(test=0.2))
     result.save(tmp_path / "run")
     again = Identification.load(tmp_path / "run")
     u = np.linspace(0, 5, 60)[:, None]
     assert np.array_equal(free_run(again.model, u), free_run(result.model, u))
     assert np.array_equal(free_run(again.linear, u), free_run(result.linear, u))
-    names = ("fits", "sampling_time", "input_names", "output_names", "gain", "rate")
+    names = ("fits", "trust", "sampling_time", "input_names", "output_names", "gain", "rate")
     for name in (*names, "seconds", "candidates", "states", "units", "time_constant"):
         assert getattr(again, name) == getattr(result, name)
     (tmp_path / "run" / "identification.json").write_text("{}")
@@ -109,7 +120,7 @@ def test_a_saved_result_is_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1e3, 1e9])
 def test_no_input_makes_the_model_diverge(size: float) -> None:
-    model = identify(load_recordings("two-tanks"), QUICK).model
+    model = identify(SHORT, QUICK).model
     u = size * np.random.default_rng(0).choice([-1.0, 1.0], (20_000, 1))
     y = free_run(model, u)
     at_rest = free_run(model, np.zeros((20_000, 1)))
@@ -118,7 +129,7 @@ def test_no_input_makes_the_model_diverge(size: float) -> None:
 
 def test_a_test_part_is_held_out_only_once() -> None:
     with pytest.raises(HdnnError, match="leave test out"):
-        identify(load_recordings("two-tanks"), IdentificationConfig(test=0.2))
+        identify(load_recordings("two-tanks"), QUICK.replace(test=0.2))
 
 
 def test_the_test_part_changes_no_model() -> None:

@@ -1,0 +1,145 @@
+"""Identification from recordings: free-run errors on test parts that nothing was chosen by.
+
+    python benchmarks/identification.py                  # what has no record yet
+    python benchmarks/identification.py --only two-tanks --seeds 3
+    python benchmarks/identification.py --page           # writes the tables of the README
+
+The published recordings are read from ``identification/`` in the folder that HDNN_DATA names; a
+set whose file is not there is left out, with a note. Sizes and stopping are chosen by the free run
+on the last 15 % of the estimation part; on test parts the initial state follows from first outputs
+that are not scored. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from pages import fill
+
+import hdnn
+from hdnn.data import load_recordings
+from hdnn.data.recordings import Parts
+from hdnn.errors import FetchError
+from hdnn.files import read_json_lines, write_json_lines
+from hdnn.identification import Identification, IdentificationConfig, identify
+from hdnn.identification.simulation import free_run
+
+OUT = Path(__file__).resolve().parent.parent / "results" / "identification"
+SETS = (
+    *("cascaded-tanks", "heat-exchanger", "robot-arm", "silverbox"),
+    *("two-tanks", "damped-pendulum"),
+)
+SEEDS = 3
+
+
+def errors(result: Identification, parts: Parts) -> dict[str, Any]:
+    """What a record says of an identification."""
+    std, size = parts.estimation.scaling.std_y, 3.0
+    mean, (u, *_) = parts.test.scaling.mean_u, parts.test.inputs
+    larger = free_run(result.model, mean + size * (u - mean))
+    longer = free_run(result.model, np.tile(u, (10, 1)))
+    fits = {
+        f"{part}_{model}": {"fit": fit.fit, "rmse": fit.rmse[0], "nrmse": fit.rmse[0] / std[0]}
+        for part, models in result.fits.items()
+        for model, fit in models.items()
+    }
+    return {
+        "states": result.states,
+        "units": result.units,
+        **fits,
+        "rate": result.rate,
+        "gain": result.gain,
+        "largest_of_3_times_the_input": float(np.abs(larger).max()),
+        "largest_of_10_times_the_length": float(np.abs(longer).max()),
+        "candidates": list(result.candidates),
+    }
+
+
+def state_space(parts: Parts, seed: int) -> dict[str, Any]:
+    """hdnn with its defaults."""
+    return errors(identify(parts, IdentificationConfig(seed=seed)), parts)
+
+
+MODELS: dict[str, Callable[[Parts, int], dict[str, Any]]] = {"state space": state_space}
+"""By name, what identifies parts with a seed and gives a record. Other models are one row each: of
+them `errors` asks for `Identification`'s fits on the same parts."""
+
+
+def compute(name: str, model: str, seed: int) -> dict[str, Any]:
+    parts, begin = load_recordings(name), time.perf_counter()
+    record = MODELS[model](parts, seed)
+    return record | {"seconds": time.perf_counter() - begin, "version": hdnn.__version__}
+
+
+def table(frame: pd.DataFrame) -> str:
+    head = [f"| {' | '.join(map(str, frame.columns))} |", "|" + " --- |" * len(frame.columns)]
+    return "\n".join(head + [f"| {' | '.join(map(str, row))} |" for row in frame.itertuples(False)])
+
+
+def pages(records: list[dict[str, Any]]) -> dict[str, str]:
+    """Test errors by data set and model: median and worst seed."""
+    rows = []
+    for name in SETS:
+        for model in MODELS:
+            own = [r for r in records if (r["data"], r["model"]) == (name, model)]
+            if not own:
+                continue
+            rmse = np.array([r["test_network"]["rmse"] for r in own])
+            nrmse = np.array([r["test_network"]["nrmse"] for r in own])
+            linear = own[0]["test_linear"]
+            rows.append(
+                {
+                    "recording": name,
+                    "RMSE": f"{np.median(rmse):.4g} / {rmse.max():.4g}",
+                    "NRMSE": f"{np.median(nrmse):.3f} / {nrmse.max():.3f}",
+                    "fit, %": f"{100 * np.median([r['test_network']['fit'] for r in own]):.1f}",
+                    "linear RMSE": f"{linear['rmse']:.4g}",
+                    "linear NRMSE": f"{linear['nrmse']:.3f}",
+                    "states, units": ", ".join(f"{r['states']}, {r['units']}" for r in own[:1]),
+                    "seconds": f"{np.median([r['seconds'] for r in own]):.0f}",
+                    "seeds": len(own),
+                }
+            )
+    return {"errors": table(pd.DataFrame(rows))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=SETS)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--page", action="store_true", help="write the tables of the page")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    OUT.mkdir(parents=True, exist_ok=True)
+    path = OUT / "records.jsonl"
+    if arguments.page:
+        page = OUT / "README.md"
+        page.write_text(fill(page.read_text(), pages(read_json_lines(path, dict))))
+        return
+    for name in SETS if arguments.only is None else (arguments.only,):
+        for model in MODELS:
+            for seed in range(arguments.seeds):
+                key = {"data": name, "model": model, "seed": seed}
+                known = read_json_lines(path, dict)
+                if any(key.items() <= record.items() for record in known):
+                    continue
+                try:
+                    record = key | compute(name, model, seed)
+                except FetchError as error:
+                    print(error, file=sys.stderr)
+                    break
+                write_json_lines(path, [*known, record])
+                fit = record["test_network"]
+                print(name, model, seed, fit, f"{record['seconds']:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

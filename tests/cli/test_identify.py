@@ -1,0 +1,167 @@
+"""`hdnn identify` and `hdnn simulate`: the same numbers as in Python, resumed, and their errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import hdnn
+from commands import command, done, fails, record, write_rows
+from hdnn.identification import runs
+from hdnn.identification.runs import IdentificationRun
+
+SIZE = ("--states", 1, "--units", 2)
+SIGNALS = ("--input", "u", "--output", "y")
+
+
+@pytest.fixture
+def recording() -> Path:
+    """A saturated first-order system; a column that numbers its rows is of no use."""
+    draw = np.random.default_rng(0)
+    u = np.repeat(draw.normal(size=30), 10)
+    x, y = 0.0, []
+    for v in u:
+        y.append(20 + 3 * x)
+        x += 0.2 * (np.tanh(v) - x)
+    return write_rows(Path("data.csv"), k=range(300), t=np.arange(300) / 2, u=u, y=np.array(y))
+
+
+@pytest.fixture
+def run(recording: Path) -> IdentificationRun:
+    done("identify", recording, *SIGNALS, "--time", "t", *SIZE, "--out", "run")
+    return IdentificationRun.open("run")
+
+
+def test_the_numbers_are_those_of_the_estimator(recording: Path) -> None:
+    words = (*SIGNALS, "--time", "t", *SIZE, "--seed", 3, "--test", 0.0, "--out", "run")
+    result = record("identify", recording, *words)
+    table = pd.read_csv(recording)
+    identifier = hdnn.SystemIdentifier(states=1, units=2, sampling_time=0.5, random_state=3)
+    identifier.fit(table[["u"]], table[["y"]])
+    assert result["rate"] == identifier.result_.rate
+    assert result["gain"] == identifier.result_.gain
+    assert (
+        result["fits"]["train"]["network"]["fit"] == identifier.result_.fits["train"]["network"].fit
+    )
+    assert result["time_constant"] == -0.5 / np.log(result["rate"])
+
+
+def test_what_a_person_reads(recording: Path) -> None:
+    lines = done("identify", recording, *SIGNALS, *SIZE, "--out", "run").stdout
+    assert {"test", "network", "linear", "mean"} <= set(lines.split())
+    assert "cannot diverge for any bounded input: proved" in lines
+    assert "hdnn simulate run INPUTS" in lines
+    assert IdentificationRun.open("run").config.identification.test == 0.2
+
+
+def test_simulated_outputs_are_appended(run: IdentificationRun) -> None:
+    """Measured ones, as far as the first rows have them, give the initial state."""
+    table, model = pd.read_csv("data.csv"), run.load().model
+    table.loc[20:, "y"] = np.nan
+    table.to_csv("known.csv", index=False)
+    table.drop(columns="y").to_csv("inputs.csv", index=False)
+    assert "20 measured outputs" in done("simulate", "run", "known.csv", "--out", "a.csv").stdout
+    assert "at rest" in done("simulate", "run", "inputs.csv", "--out", "b.csv").stdout
+    a, b = pd.read_csv("a.csv"), pd.read_csv("b.csv")
+    assert list(a) == ["k", "t", "u", "y", "y_simulated"]
+    assert list(b) == ["k", "t", "u", "y_simulated"]
+    u = table[["u"]].to_numpy()
+    at_rest = runs.free_run(model, u)[:, 0]
+    np.testing.assert_allclose(b["y_simulated"], at_rest, rtol=1e-12)
+    truth = pd.read_csv("data.csv")["y"]
+    assert abs(a["y_simulated"] - truth)[:5].max() < 0.1 * abs(b["y_simulated"] - truth)[:5].max()
+    # What was simulated before is replaced, and experiments begin anew.
+    done("simulate", "run", "a.csv", "--out", "c.csv")
+    assert Path("c.csv").read_text() == Path("a.csv").read_text()
+
+
+def test_experiments_are_simulated_one_by_one(recording: Path) -> None:
+    table = pd.read_csv(recording).assign(day=np.repeat(["a", "b"], 150))
+    table.to_csv("days.csv", index=False)
+    done("identify", "days.csv", *SIGNALS, "--experiment", "day", *SIZE, "--out", "run")
+    twice = pd.concat([table[:50], table[:50].assign(day="b")]).drop(columns="y")
+    twice.to_csv("twice.csv", index=False)
+    done("simulate", "run", "twice.csv", "--out", "out.csv")
+    simulated = pd.read_csv("out.csv")["y_simulated"].to_numpy()
+    np.testing.assert_array_equal(simulated[:50], simulated[50:])
+
+
+def test_a_run_goes_on_where_it_stopped(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("identify", recording, *SIGNALS, "--states", "1,2", "--units", 2, "--out")
+    whole = record(*words, "whole")
+    fitted, fit = [], runs.identify.__globals__["fit"]
+
+    def interrupted(model, names, *rest, **options):  # type: ignore[no-untyped-def]
+        if len(fitted) == 3:
+            raise KeyboardInterrupt
+        fitted.append(model.units)
+        return fit(model, names, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(runs.identify.__globals__, "fit", interrupted)
+        stopped = command(*words, "part")
+    assert stopped.exit_code == 130
+    assert "hdnn identify --resume part" in stopped.stderr
+    fails(2, ("simulate", "part", recording, "--out", "a.csv"), "not finished")
+    result = record("identify", "--resume", "part")
+    assert (result["fits"], result["gain"]) == (whole["fits"], whole["gain"])
+    assert len(fitted) == 3
+    assert "nothing to do" in done("identify", "--resume", "part").stdout
+    fails(2, (*words, "part"), "--overwrite")
+    fails(2, (*words, "part", "--seed", 1), "another config")
+    assert record(*words, "part", "--seed", 1, "--overwrite")["run"] == "part"
+
+
+def test_other_commands_take_its_runs(run: IdentificationRun, recording: Path) -> None:
+    own = record("evaluate", "run")
+    assert own["test"]["network"]["fit"] == run.load().fits["test"]["network"].fit
+    assert record("evaluate", "run", recording)["data.csv"]["network"]["fit"] > 0.9
+    done("export", "run", "--out", "model.c")
+    assert "hdnn_step" in Path("model.c").read_text()
+    fails(2, ("predict", "run", recording), "run of hdnn identify")
+    fails(2, ("evaluate", "run", recording, "--target", "y"), "--target is for tables")
+
+
+def test_data_sets_by_name() -> None:
+    words = ("two-tanks", "--states", 1, "--units", 1, "--out", "run")
+    assert set(record("identify", *words)["fits"]) == {"train", "validation", "test"}
+    assert json.loads(Path("run/identification.json").read_text())["output_names"] == ["level"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say what to identify from"),
+        (("nothing",), "unknown recording 'nothing'"),
+        (("data.csv", "--input", "u"), "--output NAME"),
+        (("data.csv", "--input", "u", "--output", "v"), "unknown column 'v'"),
+        (("data.csv", "--input", "u", "--output", "u"), "is an input and an output"),
+        (("missing.csv", *SIGNALS), "missing.csv"),
+        (("two-tanks", "--input", "pump"), "are known"),
+        (("two-tanks", "--test", 0.5), "are known"),
+        (("data.csv", *SIGNALS, "--states", "two"), "--states takes integers"),
+        (("data.csv", *SIGNALS, "--states", 0), "states"),
+        (("data.csv", *SIGNALS, "--test", 1.5), "test"),
+        (("data.csv", *SIGNALS, "--time", "t", "--sampling-time", 1), "not both"),
+        (("data.csv", *SIGNALS, "--time", "uneven"), "line 12"),
+        (("data.csv", "--input", "u", "--output", "gap"), "line 7"),
+        (("data.csv", "--input", "u", "--output", "word"), "line 4"),
+        (("data.csv", "--input", "u", "--output", "constant"), "constant"),
+        (("short.csv", *SIGNALS), "at least"),
+        (("--resume", "none"), "no identify.toml"),
+    ],
+)
+def test_what_is_no_request(recording: Path, words: tuple[object, ...], said: str) -> None:
+    table = pd.read_csv(recording)
+    table["uneven"] = table["t"] + (table.index > 9)
+    table["gap"] = table["y"].mask(table.index == 5)
+    table["word"] = table["y"].astype(str).mask(table.index == 2, "n/k")
+    table["constant"] = 1.0
+    table.to_csv(recording, index=False)
+    table[:10].to_csv("short.csv", index=False)
+    fails(2 if "missing" not in said else 1, ("identify", *words), said)
+    assert not Path("runs").exists() or not any(Path("runs").rglob("model.safetensors"))

@@ -383,7 +383,7 @@ def identify(
         estimation.sampling_time,
         estimation.input_names,
         estimation.output_names,
-        chosen_trust(models["network"], validation),
+        chosen_trust(models["network"], parts["validation"]),
         time.perf_counter() - begin,
         tuple({name: getattr(each, name) for name in brief} for each in found),
     )

@@ -16,7 +16,6 @@ import numpy as np
 from hdnn import plots
 from hdnn.data.recordings import Array, Recordings
 from hdnn.errors import HdnnError, shortened
-from hdnn.identification.identify import Identification, scored_parts
 from hdnn.identification.responses import (
     OperatingPoint,
     autocorrelation,
@@ -24,6 +23,7 @@ from hdnn.identification.responses import (
     step_response,
 )
 from hdnn.identification.runs import IdentificationRun, evaluate, read
+from hdnn.identification.search import Identification, scored_parts
 from hdnn.identification.simulation import WARM, Fit, scored, simulate
 from hdnn.reports import words
 from hdnn.reports.sections import chart

@@ -282,7 +282,8 @@ def test_steps_begin_at_rest_at_the_mean_input(shown: Shown) -> None:
             (NETWORK, 1, after_step(shown.result.model, mean, change)),
             (NETWORK, -1, after_step(shown.result.model, mean, -change)),
         ]
-        _, *rows = [[text_of(cell) for cell in row] for row in tables[i].iter("tr")]
+        header, *rows = [[text_of(cell) for cell in row] for row in tables[i].iter("tr")]
+        assert header == ["", "network, up", "network, down", "linear model"]
         for k in range(2):
             found = curves(charts[2 * i + k])
             assert [color for color, _ in found] == [color for color, _, _ in responses]
@@ -319,7 +320,9 @@ def test_poles_are_those_of_the_linearization_over_the_range(shown: Shown) -> No
         return y, gain, poles, -STEP / np.log(np.abs(poles).max())
 
     for i in range(2):
-        _, *rows = [[text_of(cell) for cell in row] for row in tables[i].iter("tr")]
+        header, *rows = [[text_of(cell) for cell in row] for row in tables[i].iter("tr")]
+        names = ["level at rest", f"{EVIL} at rest", "gain of level", f"gain of {EVIL}"]
+        assert header == [("pump", "valve")[i], *names, "time constant"]
         low, high = np.quantile(shown.u[:, i], [0.05, 0.95])
         assert len(rows) == 10
         found = [points for color, points in drawn(charts[i]) if len(points) == 2]

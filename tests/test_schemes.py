@@ -36,6 +36,7 @@ from hdnn.fields import (
     canonical,
     signs,
 )
+from hdnn.program import Velocity
 from hdnn.schemes import (
     SCHEMES,
     DirectMap,
@@ -223,6 +224,37 @@ def test_with_dissipation_it_loses_what_the_balance_says(step: float) -> None:
         lost = step * torch.einsum("lbi,ij,lbj->lb", g, L @ L.mT, g)
         torch.testing.assert_close(before - after, lost, rtol=1e-7, atol=1e-11)
         assert bool((after < before).all())
+
+
+class DrivenField(HamiltonianField):
+    """y' = (J - R) dH/dy + G u with an input u that is held for a step."""
+
+    G: Tensor
+    u: Tensor
+
+    def velocity_fn(self) -> Velocity:
+        f = super().velocity_fn()
+        return lambda j, t, *y: f(j, t, *y) + self.u @ self.G.mT
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_with_an_input_it_is_passive(step: float) -> None:
+    """H(y_1) - H(y_0) = h u' G'g - h g' R g, with the discrete gradient g: for every input."""
+    for _ in range(10):
+        L = torch.randn(4, 2)
+        field = DrivenField(skew(4), Weights(features=4, layers=1), dissipation=L @ L.mT)
+        field.G, y = torch.randn(4, 2), 2 * torch.randn(10, 4)
+        net = hdnn.HamiltonianNetwork(field, DiscreteGradient(), step=step)
+        for _ in range(10):
+            field.u = torch.randn(10, 2)
+            with torch.no_grad():
+                after = net(y)
+                g = field.gradient_fn()(0, 0.0, y, after)
+                gained = field.energy(after) - field.energy(y)
+            supplied = step * (field.u * (g @ field.G)).sum(-1)
+            lost = step * (g @ L).square().sum(-1)
+            torch.testing.assert_close(gained, supplied - lost, rtol=1e-9, atol=1e-8 * step)
+            y = after
 
 
 def test_for_quadratic_energies_it_is_the_implicit_midpoint_rule() -> None:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from hdnn.errors import HdnnError, finite_number, is_count
-from hdnn.fields.interconnection import as_values
-from hdnn.statespace import Cell, StateSpace
+from hdnn.statespace import StateSpace, linear_system
 
 Numbers = Tensor | npt.ArrayLike
 
@@ -75,6 +74,16 @@ class Plant(Protocol):
         """The state after one sampling time with the input u held."""
 
 
+class Controller(Protocol):
+    """Anything that begins somewhere and takes steps: `Cell`, or a controller of one's own."""
+
+    def initial(self, batch: int) -> Tensor:
+        """The first states of a batch; of width 0 without memory."""
+
+    def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The next state, and the output y for the measured u."""
+
+
 class GainLimit(NamedTuple):
     """The largest gain of a controller with which every loop is stable.
 
@@ -113,23 +122,12 @@ def sampled(
     >>> sampled([[0.0]], [[1.0]], [[1.0]], step=0.5).B  # an integrator
     tensor([[0.5000]], dtype=torch.float64)
     """
-    plant, h = _plant(A, B, C, D), finite_number("step", step, positive=True)
+    plant, h = LinearPlant(*linear_system(A, B, C, D)), finite_number("step", step, positive=True)
     n, inputs = plant.B.shape
     both = torch.zeros(n + inputs, n + inputs, dtype=torch.float64)
     both[:n] = torch.cat([plant.A, plant.B], 1) * h
     both = torch.linalg.matrix_exp(both)
     return plant._replace(A=both[:n, :n], B=both[:n, n:])
-
-
-def _plant(A: Numbers, B: Numbers, C: Numbers, D: Numbers | None) -> LinearPlant:
-    A, B, C = (as_values(M).detach().double() for M in (A, B, C))
-    D = A.new_zeros(len(C), B.shape[-1]) if D is None else as_values(D).detach().double()
-    n, shapes = len(A), [tuple(M.shape) for M in (A, B, C, D)]
-    if B.ndim != 2 or shapes != [(n, n), (n, B.shape[1]), (len(C), n), (len(C), B.shape[1])]:
-        raise HdnnError(f"a plant has A (n, n), B (n, d), C (q, n) and D (q, d), got {shapes}")
-    if not all(bool(M.isfinite().all()) for M in (A, B, C, D)):
-        raise HdnnError("the matrices of a plant must be finite")
-    return LinearPlant(A, B, C, D)
 
 
 def gain_limit(
@@ -168,7 +166,9 @@ def gain_limit(
     >>> round(limit.gain, 3), limit.proved  # 2 m / h
     (40.0, True)
     """
-    plant = _plant(A, B, C, D) if step is None else sampled(A, B, C, D, step=step)
+    plant = (
+        LinearPlant(*linear_system(A, B, C, D)) if step is None else sampled(A, B, C, D, step=step)
+    )
     radius = float(torch.linalg.eigvals(plant.A).abs().max())
     if not radius < 1:
         raise HdnnError(
@@ -280,7 +280,7 @@ class Loop(NamedTuple):
 
 def feedback(
     plant: Plant,
-    controller: StateSpace | Cell,
+    controller: StateSpace | Controller,
     z: Tensor,
     *,
     steps: int,
@@ -291,7 +291,8 @@ def feedback(
 
     Args:
         plant: a `LinearPlant`, or anything with `measure` and `advance`.
-        controller: a state-space network whose inputs are what is measured.
+        controller: a state-space network or its cell, whose inputs are what is measured; or
+            anything with `initial` and `step`.
         z: the plant's first states ``([E,] batch, n)``.
         steps: how many sampling times.
         x: the controller's first states; None is 0, or what it learned.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hdnn.analysis.checks import EPS, Check
 from hdnn.errors import HdnnError
-from hdnn.statespace import Cell, StateSpace
+from hdnn.statespace import Cell, StateSpace, gain_of, washout_of
 
 SAMPLES = 16
 """Sequences that are examined: every step of one has a Jacobian."""
@@ -70,14 +70,26 @@ def _theorems(
     (x, y), (x2, y2) = ways
     F = _jacobians(cell, inputs[0], x)
     slack = 64 * len(F[0, 0]) * EPS  # of products of so many numbers
-    rate, gain = float(model.rate), float(model.gain)
+    plain, tight = model.bounds()
+    rate, best = (max(float(own.rho) for own in bounds) for bounds in (plain, tight))
     single = model.layers == 1
     yield _check(
         "contraction",
         torch.linalg.matrix_norm(F, 2).max() if single else _spectral_radius(F),
         rate + slack,
         f"a step brings states together: rate {rate:.6g}",
-        f"initial states are forgotten: to 1 % after {model.washout(0.01)} steps",
+        "for all weights, all bounded inputs give bounded states",
+        "claim 1",
+    )
+    steps = min(washout_of(bounds, 0.01) for bounds in (plain, tight))
+    T = tight[0].T
+    weighted = torch.linalg.solve(T, T @ F, left=False) if single else F
+    yield _check(
+        "forgetting",
+        torch.linalg.matrix_norm(weighted, 2).max() if single else _spectral_radius(F),
+        best + slack * float(torch.linalg.cond(T)),
+        f"rate {best:.6g} in a norm |T x|: 1 % is left after {steps} steps",
+        "initial states are forgotten, for these weights and all inputs",
         "claim 1",
     )
     yield _check(
@@ -88,6 +100,9 @@ def _theorems(
         "gradients through time never explode",
         "claim 1",
     )
+    gain = float(model.gain)
+    if not model.passive:
+        gain = min(gain, float(gain_of(tight)))
     du, dx, dy = (inputs[1] - inputs[0]).movedim(1, 0), x2 - x, y2 - y
     size = du.square().sum((0, 2)).sqrt()
     yield _check(

@@ -28,7 +28,7 @@ def export(
     data; see docs/export.md.
     """
     from hdnn.models import export_c, load
-    from hdnn.models.export import export_onnx
+    from hdnn.models.onnx_export import export_onnx
 
     if is_identification(run):
         from hdnn.identification.runs import IdentificationRun

@@ -21,7 +21,7 @@ from hdnn.data.columns import MISSING
 from hdnn.data.encoder import PERIODS, EncodedColumn, as_days
 
 if TYPE_CHECKING:
-    from hdnn.models.export import Interface
+    from hdnn.models.onnx_export import Interface
 
 OURS = "hdnn/"
 """What our names in the graph begin with, so that a column may have any other."""
@@ -96,7 +96,7 @@ def take_columns(proto: onnx.ModelProto, interface: Interface) -> None:
             entry = helper.make_node("Identity", *names)
         value.name = column.name
         entries.append(entry)
-    (result,), output = proto.graph.output, interface.output[0]
+    (result,), (output,) = proto.graph.output, interface.outputs
     nodes = [*entries, *proto.graph.node, helper.make_node("Identity", [result.name], [output])]
     result.name = output
     del proto.graph.node[:]
@@ -133,19 +133,19 @@ def column_interface(interface: Interface, columns: list[dict[str, Any]]) -> Int
     Returns:
         Inputs, output and an example.
     """
-    encoder = ColumnEncoder.from_list(columns)
+    encoder, (numbers,) = ColumnEncoder.from_list(columns), interface.example
     values, at = {}, 0
     for column in encoder.columns:
-        values[column.name] = _example(column, interface.example[:, at].double().numpy())
+        values[column.name] = _example(column, numbers[:, at].double().numpy())
         at += len(column.feature_names)
-    example = torch.from_numpy(encoder.transform(values)).to(interface.example.dtype)
+    example = torch.from_numpy(encoder.transform(values)).to(numbers.dtype)
     feeds = {column.name: _feed(column, values[column.name]) for column in encoder.columns}
-    output, shape = interface.output
+    ((output, shape),) = interface.outputs.items()
     return replace(
         interface,
         inputs={name: ("batch",) for name in feeds},
-        output=(output + "_" * (output in feeds), shape),
-        example=example,
+        outputs={output + "_" * (output in feeds): shape},
+        example=(example,),
         feeds=feeds,
         features=ColumnFeatures(encoder, example.dtype),
         facts={

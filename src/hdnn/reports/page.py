@@ -25,6 +25,7 @@ from hdnn.models import Model
 from hdnn.plots.style import DARK, LIGHT, check_path
 from hdnn.reports import sections, words
 from hdnn.training.build import build
+from hdnn.training.evaluation import metric_text
 from hdnn.training.runs import Run, prepare, read_history
 from hdnn.training.trainer import Trainer
 
@@ -312,7 +313,7 @@ def _fill(template: str, **values: Any) -> Report:
     )
     for name in ("math", "typeset", "number", "percent", "certificate"):
         environment.filters[name] = getattr(words, name)
-    environment.filters["shortened"] = shortened
+    environment.filters |= {"shortened": shortened, "metric": metric_text}
     themes = {"light": LIGHT, "dark": DARK}
     page = environment.get_template(template).render(
         themes=themes, version=version("hdnn"), **values

@@ -1,7 +1,8 @@
 """Export to ONNX: a network or a model as a file that runs without hdnn and without torch.
 
 `torch.onnx.export` translates stems, blocks and heads. A network is brought into a form for it in
-which the layers are the iterations of one `scan`, so that the graph does not grow with depth.
+which the layers are the iterations of one `scan`, so that the graph does not grow with depth; of a
+state-space network, the times are.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import math
 import os
 import reprlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -29,13 +30,14 @@ from hdnn.files import atomic
 from hdnn.models.model import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Program, Stage, Values
+from hdnn.statespace import Cell, Damping, Layer, StateSpace
 
 if TYPE_CHECKING:
     import onnx
 
 __all__ = ["Export", "export_onnx"]
 
-SIZES = {"batch": 5, "height": 6, "width": 5}
+SIZES = {"batch": 5, "time": 7, "height": 6, "width": 5}
 """Named sizes, which may be any, in the example that a file is checked on."""
 
 Shape = tuple[int | str, ...]
@@ -50,12 +52,12 @@ class Export:
         path: the file.
         size: its size in bytes.
         inputs: names and shapes of the inputs; a string stands for a size that may be any.
-        outputs: name and shape of the output.
+        outputs: names and shapes of the outputs.
         deviation: the largest difference between onnxruntime and hdnn on a batch, relative to the
             largest output (at least 1); None without onnxruntime or with ``check=False``.
 
     >>> from pathlib import Path
-    >>> from hdnn.models.export import Export
+    >>> from hdnn.models.onnx_export import Export
     >>> Export(Path("m.onnx"), 2048, {"y": ("batch", 4)}, {"y_N": ("batch", 4)}, 1e-7).inputs
     {'y': ('batch', 4)}
     """
@@ -81,9 +83,14 @@ def export_onnx(thing: Any, path: str | os.PathLike[str], *, check: bool = True)
     ``(batch, classes)`` or, for regression, ``prediction``. Labels and names of columns are in the
     file's metadata, as JSON.
 
+    A state-space network takes ``u`` ``([E,] batch, time, inputs)`` and the states ``x0`` ``([E,]
+    batch, layers * states)``, and gives ``y`` and the states ``x`` after them; its matrices are
+    those after scaling. ``export_onnx(model.step, path)`` writes one step, from ``x`` and ``u``
+    to ``next_x`` and ``y``, for a loop on hardware.
+
     Args:
-        thing: the network, model or fitted estimator, in float32 or float64; exported as in
-            evaluation mode.
+        thing: the network, state-space network, its `step`, model or fitted estimator, in float32
+            or float64; exported as in evaluation mode.
         path: the file; an existing one is replaced.
         check: compare the file with hdnn on a batch, if onnxruntime is installed.
 
@@ -102,10 +109,13 @@ def export_onnx(thing: Any, path: str | os.PathLike[str], *, check: bool = True)
     ({'state': ('batch', 4)}, {'final_state': ('batch', 4)})
     """
     thing = getattr(thing, "model_", thing)
-    if not isinstance(thing, HamiltonianNetwork | Model):
+    owner = getattr(thing, "__self__", None)
+    if isinstance(owner, StateSpace) and thing == owner.step:
+        thing = SingleStep(owner)
+    if not isinstance(thing, Exportable):
         raise HdnnError(
-            "export_onnx takes a network, a model or a fitted estimator, got "
-            f"{type(thing).__name__}"
+            "export_onnx takes a network, a model or a fitted estimator, or the step of a "
+            f"StateSpace, got {type(thing).__name__}"
         )
     for package in ("onnx", "onnxscript"):
         optional(package, "onnx")
@@ -123,8 +133,26 @@ def export_onnx(thing: Any, path: str | os.PathLike[str], *, check: bool = True)
     deviation = _deviation(thing, interface, content) if check else None
     with atomic(path) as temporary:
         temporary.write_bytes(content)
-    outputs = dict([interface.output])
-    return Export(Path(path), len(content), interface.inputs, outputs, deviation)
+    return Export(Path(path), len(content), interface.inputs, interface.outputs, deviation)
+
+
+class SingleStep(nn.Module):
+    """`StateSpace.step` as a module.
+
+    Args:
+        model: whose step it is.
+    """
+
+    def __init__(self, model: StateSpace | Unrolled) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The next state and the output."""
+        return self.model.step(x, u)
+
+
+Exportable = HamiltonianNetwork | StateSpace | SingleStep | Model
 
 
 # --- inputs and outputs ---------------------------------------------------------------------------
@@ -136,47 +164,63 @@ class Interface:
 
     Args:
         inputs: names and shapes.
-        output: name and shape.
-        example: a batch as hdnn takes it.
+        outputs: names and shapes.
+        example: a batch as hdnn takes it, one tensor for every argument.
         feeds: the same as the file takes it; arrays of objects hold texts.
-        features: makes the example of the feeds.
+        features: makes the example of the feeds; None where they are the same.
         facts: for the file's metadata.
     """
 
     inputs: dict[str, Shape]
-    output: tuple[str, Shape]
-    example: Tensor
+    outputs: dict[str, Shape]
+    example: tuple[Tensor, ...]
     feeds: dict[str, Any]
-    features: nn.Module = field(default_factory=nn.Identity)
+    features: nn.Module | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def _interface(thing: HamiltonianNetwork | Model) -> Interface:
-    output: tuple[str, Shape]
+def _interface(thing: Exportable) -> Interface:
+    inputs, outputs = _shapes(thing)
+    draw, dtype = torch.Generator().manual_seed(0), _dtype(thing)
+    example = []
+    for name, shape in inputs.items():
+        sizes = [SIZES[size] if isinstance(size, str) else size for size in shape]
+        x = torch.randn(sizes, generator=draw, dtype=dtype)
+        if name == "images":
+            x = torch.randint(256, sizes, generator=draw).to(torch.uint8)
+        elif isinstance(thing, Model) and thing.scaler is not None:
+            x = x * thing.scaler.scale + thing.scaler.mean
+            x.view(-1)[:: len(thing.scaler.mean) + 1] = torch.nan
+        example.append(x)
+    feeds = {name: x.numpy() for name, x in zip(inputs, example, strict=True)}
+    return Interface(inputs, outputs, tuple(example), feeds)
+
+
+def _shapes(thing: Exportable) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Names and shapes of inputs and outputs."""
     if isinstance(thing, HamiltonianNetwork):
         layout = thing.field.layout
         space = ("height", "width") if layout.channels else ()
-        name, shape = "state", (*layout.lead, "batch", layout.width, *space)
-        output = "final_state", shape
-    else:
+        shape = (*layout.lead, "batch", layout.width, *space)
+        return {"state": shape}, {"final_state": shape}
+    if isinstance(thing, Model):
         name = "images" if thing.stem.takes_images else "columns"
-        shape = ("batch", *thing.stem.shape)
-        output = "prediction", ("batch", thing.head.out_features)
+        output, size = "prediction", thing.head.out_features
         if thing.task == "classification":
-            output = "probabilities", ("batch", len(thing.labels))
-    sizes = [SIZES[size] if isinstance(size, str) else size for size in shape]
-    draw = torch.Generator().manual_seed(0)
-    example = torch.randn(sizes, generator=draw, dtype=_dtype(thing))
-    if name == "images":
-        example = torch.randint(256, sizes, generator=draw).to(torch.uint8)
-    elif isinstance(thing, Model) and thing.scaler is not None:
-        example = example * thing.scaler.scale + thing.scaler.mean
-        example.view(-1)[:: len(thing.scaler.mean) + 1] = torch.nan
-    return Interface({name: shape}, output, example, {name: example.numpy()})
+            output, size = "probabilities", len(thing.labels)
+        return {name: ("batch", *thing.stem.shape)}, {output: ("batch", size)}
+    model = cast(StateSpace, thing.model if isinstance(thing, SingleStep) else thing)
+    lead = () if model.ensemble is None else (model.ensemble,)
+    x = (*lead, "batch", model.layers * model.states)
+    if isinstance(thing, SingleStep):
+        u, y = ((*lead, "batch", size) for size in (model.inputs, model.outputs))
+        return {"x": x, "u": u}, {"next_x": x, "y": y}
+    u, y = ((*lead, "batch", "time", size) for size in (model.inputs, model.outputs))
+    return {"u": u, "x0": x}, {"y": y, "x": x}
 
 
-def _dtype(thing: HamiltonianNetwork | Model) -> torch.dtype:
-    part = thing.head if isinstance(thing, Model) else thing.field
+def _dtype(thing: Exportable) -> torch.dtype:
+    part = thing.head if isinstance(thing, Model) else thing
     dtype = next((p.dtype for p in part.parameters()), torch.get_default_dtype())
     if dtype not in (torch.float32, torch.float64):
         raise HdnnError(f"networks in float32 or float64 are exported, got {dtype}; use .float()")
@@ -274,33 +318,77 @@ def _velocity(net: HamiltonianNetwork) -> Program | None:
     return Program(1, (stage,), net.field.layout, net.program.sizes)
 
 
-class _Exported(nn.Module):
-    """What the file computes: the final state, probabilities or predictions."""
+class Unrolled(nn.Module):
+    """A state-space network whose times are the iterations of one `scan`; or one of its steps.
 
-    def __init__(self, thing: HamiltonianNetwork | Model, features: nn.Module) -> None:
+    Args:
+        model: the network, of which the matrices after scaling are what it holds.
+    """
+
+    def __init__(self, model: StateSpace) -> None:
+        super().__init__()
+        self.layers = [self._keep(layer) for layer in model.assemble().layers]
+
+    def _keep(self, part: Any) -> Any:
+        """A layer with names of buffers in place of tensors, which torch knows as constants."""
+        if isinstance(part, Layer | Damping):
+            return type(part)(*map(self._keep, part))
+        if not isinstance(part, Tensor):
+            return part
+        name = f"matrix_{len(self._buffers)}"
+        self.register_buffer(name, part)
+        return name
+
+    def _read(self, part: Any) -> Any:
+        """The layer again, with copies, since a scan takes no two views of a memory."""
+        if isinstance(part, Layer | Damping):
+            return type(part)(*map(self._read, part))
+        return self.get_buffer(part).clone() if isinstance(part, str) else part
+
+    def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The next state and the output."""
+        layers = [self._read(layer) for layer in self.layers]
+        return Cell(layers, x, "reference").step(x, u)
+
+    def forward(self, u: Tensor, x0: Tensor) -> tuple[Tensor, Tensor]:
+        """All outputs and the last state of inputs ``([E,] batch, time, inputs)``."""
+        from torch._higher_order_ops.scan import scan
+
+        x, y = scan(self.step, x0, u.movedim(-2, 0))
+        return y.movedim(0, -2), x
+
+
+class _Exported(nn.Module):
+    """What the file computes: the final state, probabilities, predictions, or y and x."""
+
+    def __init__(self, thing: Exportable, features: nn.Module | None) -> None:
         super().__init__()
         self.features = features
         if isinstance(thing, HamiltonianNetwork):
             self.thing: nn.Module = ScannedNetwork(thing)
-            return
-        self.thing = copy.deepcopy(thing)
-        for number, block in enumerate(thing.blocks):
-            if isinstance(block, HamiltonianNetwork):
-                self.thing.blocks[number] = ScannedNetwork(block)
+        elif isinstance(thing, StateSpace):
+            self.thing = Unrolled(thing)
+        elif isinstance(thing, SingleStep):
+            self.thing = SingleStep(Unrolled(cast(StateSpace, thing.model)))
+        else:
+            self.thing = copy.deepcopy(thing)
+            for number, block in enumerate(thing.blocks):
+                if isinstance(block, HamiltonianNetwork):
+                    self.thing.blocks[number] = ScannedNetwork(block)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return _output(self.thing, self.features(*inputs))
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return _outputs(self.thing, inputs if self.features is None else (self.features(*inputs),))
 
 
-def _output(thing: nn.Module, x: Tensor) -> Tensor:
+def _outputs(thing: nn.Module, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """What an exported file must give, of a batch as hdnn takes it."""
     if isinstance(thing, Model) and thing.task == "classification":
-        return thing.probabilities(x)
-    out: Tensor = thing(x)
-    return out
+        return (thing.probabilities(*example),)
+    out: Tensor | tuple[Tensor, ...] = thing(*example)
+    return out if isinstance(out, tuple) else (out,)
 
 
-def _translate(thing: HamiltonianNetwork | Model, interface: Interface) -> onnx.ModelProto:
+def _translate(thing: Exportable, interface: Interface) -> onnx.ModelProto:
     import onnx_ir.passes.common as passes
 
     # torch has no texts: there they are codes.
@@ -318,7 +406,7 @@ def _translate(thing: HamiltonianNetwork | Model, interface: Interface) -> onnx.
                 dynamo=True,
                 # Columns of a table get their names later: here they might be those of values.
                 input_names=None if interface.facts else [*interface.inputs],
-                output_names=[interface.output[0]],
+                output_names=[*interface.outputs],
                 dynamic_shapes=(tuple(named),),
                 verbose=False,
             )
@@ -349,14 +437,16 @@ def _quiet() -> Iterator[None]:
             log.setLevel(level)
 
 
-def _describe(
-    proto: onnx.ModelProto, thing: HamiltonianNetwork | Model, interface: Interface
-) -> None:
+def _describe(proto: onnx.ModelProto, thing: Exportable, interface: Interface) -> None:
     """What a user of the file needs to know, in its metadata as JSON."""
     from onnx import helper
 
     proto.producer_name, proto.producer_version = "hdnn", ""
-    networks = (thing,) if isinstance(thing, HamiltonianNetwork) else thing.networks
+    networks: Sequence[nn.Module]
+    if isinstance(thing, Model):
+        networks = thing.networks
+    else:
+        networks = (thing.model if isinstance(thing, SingleStep) else thing,)
     about = {"network": "; ".join(net.extra_repr() for net in networks)}
     if isinstance(thing, Model):
         facts = {"task": thing.task, "columns": thing.feature_names, **interface.facts}
@@ -369,9 +459,7 @@ def _describe(
 # --- the check ------------------------------------------------------------------------------------
 
 
-def _deviation(
-    thing: HamiltonianNetwork | Model, interface: Interface, content: bytes
-) -> float | None:
+def _deviation(thing: Exportable, interface: Interface, content: bytes) -> float | None:
     """The largest difference between onnxruntime and hdnn; None without onnxruntime."""
     try:
         import onnxruntime
@@ -388,13 +476,14 @@ def _deviation(
             "operators for float64: export in float32, or write it all the same with check=False"
         ) from error
     example = interface.example
-    expected = _output(thing, example)
-    (result,) = session.run(None, interface.feeds)
-    deviation = _difference(torch.from_numpy(result), expected)
+    expected = _outputs(thing, example)
+    results = map(torch.from_numpy, session.run(None, interface.feeds))
+    deviation = max(map(_difference, results, expected))
     # A network that magnifies its own rounding errors magnifies those of onnxruntime too.
-    wide = example if example.dtype == torch.uint8 else example.double()
-    rounding = _difference(_output(copy.deepcopy(thing).double(), wide), expected)
-    tolerance = max(torch.finfo(expected.dtype).eps ** 0.5, 10 * rounding)
+    wide = tuple(x if x.dtype == torch.uint8 else x.double() for x in example)
+    exact = _outputs(copy.deepcopy(thing).double(), wide)
+    rounding = max(map(_difference, exact, expected))
+    tolerance = max(torch.finfo(expected[0].dtype).eps ** 0.5, 10 * rounding)
     if not deviation <= tolerance:
         raise HdnnError(
             f"onnxruntime and hdnn differ by {deviation:.2g}, more than {tolerance:.2g}, on a "

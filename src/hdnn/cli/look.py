@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hdnn.cli.base import LOOK, Json, app, emit, say, working
-from hdnn.cli.loaded import Data, load_run
+from hdnn.cli.loaded import Data, is_identification, load_run
 from hdnn.errors import HdnnError, printable
 
 DEPTHS = 9
@@ -29,13 +29,15 @@ def report(
 ) -> None:
     """Write a page about a run, to open in a browser.
 
-    It shows results, learning, and what happens to data and gradients in the layers.
+    It shows results, learning, and what happens to data and gradients in the layers; of an
+    identified system, simulations, residuals, step responses, poles and what is proved.
     """
     from hdnn.plots.style import check_path
     from hdnn.reports.page import PAGES, report_of_run
     from hdnn.training.runs import Run
 
-    Run.open(run)  # raises before the default path inside it is checked
+    if not is_identification(run):
+        Run.open(run)  # raises before the default path inside it is checked
     path = run / "report.html" if out is None else out
     check_path(path, PAGES, "page")
     with working("making the report"):

@@ -138,14 +138,16 @@ def in_units(model: StateSpace, scaling: Scaling, sampling_time: float) -> State
 
 
 @torch.no_grad()
-def rest_state(model: StateSpace) -> Tensor:
-    """The state that a constant input 0 leads to, whatever the state before.
+def rest_state(model: StateSpace, u: Tensor | None = None) -> Tensor:
+    """The state that a constant input leads to, whatever the state before.
 
     Args:
-        model: of scaled signals.
+        model: the network.
+        u: the input ``(inputs,)``; None: 0.
 
     Returns:
         ``(n,)``, to ten digits, or as near as 100,000 steps come.
     """
     steps = min(math.ceil(math.log(1e-10) / math.log(float(model.rate))), 100_000)
-    return model(torch.zeros(steps, model.inputs, dtype=torch.float64))[1]
+    u = torch.zeros(model.inputs, dtype=torch.float64) if u is None else u
+    return model(u.repeat(steps, 1))[1]

@@ -167,6 +167,7 @@ class IdentificationRun:
                 return run
             if run.config_file.is_file():
                 with locked(run.folder):
+                    (run.folder / "report.html").unlink(missing_ok=True)  # of the old run
                     for path in (run.model_file, run.candidates, run.config_file):
                         path.unlink(missing_ok=True)
             elif run.folder.exists() and any(p.name[0] != "." for p in run.folder.iterdir()):

@@ -368,8 +368,8 @@ def identify(
     True
     """
     begin, config = time.perf_counter(), config or IdentificationConfig()
-    estimation, test = _parts(recordings, config)
-    train, validation = estimation.split(config.validation)  # before scaling, for its messages
+    parts = scored_parts(recordings, config)
+    estimation = _parts(recordings, config)[0]
     scaling = estimation.scaling
     task = _Task(estimation.scaled(scaling), config)
     found = _candidates(task, _Store(store, estimation, config), n_jobs, progress)
@@ -379,7 +379,6 @@ def identify(
         name: in_units(each.model, scaling, estimation.sampling_time)
         for name, each in (("network", chosen), ("linear", chosen_linear))
     }
-    parts = {"train": train, "validation": validation} | ({} if test is None else {"test": test})
     fits = {name: _fits(models, part, scaling.mean_y) for name, part in parts.items()}
     brief = ("states", "units", "restart", "windows", "validation", "iterations", "seconds")
     return Identification(
@@ -389,10 +388,31 @@ def identify(
         estimation.sampling_time,
         estimation.input_names,
         estimation.output_names,
-        chosen_trust(models["network"], validation),
+        chosen_trust(models["network"], parts["validation"]),
         time.perf_counter() - begin,
         tuple({name: getattr(each, name) for name in brief} for each in found),
     )
+
+
+def scored_parts(
+    recordings: Recordings | Parts, config: IdentificationConfig
+) -> dict[str, Recordings]:
+    """The parts on which fits are measured.
+
+    Args:
+        recordings: as of `identify`.
+        config: how they are split.
+
+    Returns:
+        "train", "validation" and, where there is one, "test".
+
+    Raises:
+        HdnnError: recordings are too short.
+    """
+    estimation, test = _parts(recordings, config)
+    train, validation = estimation.split(config.validation)
+    parts = {"train": train, "validation": validation}
+    return parts if test is None else parts | {"test": test}
 
 
 def _parts(

@@ -8,6 +8,7 @@ import hdnn.application  # noqa: F401
 from hdnn.plots.curves import learning_curves, norms_by_depth, record_by_depth
 from hdnn.plots.flow import Flow, flow
 from hdnn.plots.regions import decision_regions, flow_figure, layer_states, scatter
+from hdnn.plots.signals import autocorrelation, poles, signals
 from hdnn.plots.style import DARK, LIGHT, Theme, bare, clean, label_ends, new_figure, save_figure
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "LIGHT",
     "Flow",
     "Theme",
+    "autocorrelation",
     "bare",
     "clean",
     "decision_regions",
@@ -25,7 +27,9 @@ __all__ = [
     "learning_curves",
     "new_figure",
     "norms_by_depth",
+    "poles",
     "record_by_depth",
     "save_figure",
     "scatter",
+    "signals",
 ]

@@ -87,9 +87,9 @@ def report(
     """A report of a model on data, for a notebook or a file.
 
     Args:
-        model: the trained model, or a fitted estimator.
+        model: the trained model, or a fitted estimator; also an identified system.
         X, y: data to show it on, as the model or the estimator takes them; ``y`` holds labels, or
-            values.
+            values. Of a system, its inputs and outputs, as `hdnn.SystemIdentifier` takes them.
         beside: another trained model to show next to it.
         name: of the data, for the title.
         lead: a title and a sentence of your own; the page then begins with the slider.
@@ -107,6 +107,16 @@ def report(
     >>> page.html.startswith("<!doctype html>")
     True
     """
+    identified = getattr(model, "result_", model)
+    if hasattr(identified, "sampling_time"):
+        from hdnn.reports import system
+
+        if beside is not None or lead is not None:
+            raise HdnnError("beside and lead are for models of tables and images: leave them out")
+        return _fill(
+            "system.html.j2",
+            **system.content(system.inputs_of_arrays(identified, X, y, name)),
+        )
     if hasattr(model, "model_"):
         X, model = model.inputs(X), model.model_
     inputs = torch.as_tensor(X)
@@ -125,7 +135,7 @@ def report_of_run(folder: str | os.PathLike[str], compare: bool = False) -> Repo
     """A report of a run folder, finished or not.
 
     Args:
-        folder: with a run of `hdnn train`.
+        folder: with a run of `hdnn train`, or a finished one of `hdnn identify`.
         compare: train a ResNet of the same size, in the same way, and show it beside the model.
 
     Returns:
@@ -139,6 +149,12 @@ def report_of_run(folder: str | os.PathLike[str], compare: bool = False) -> Repo
     Traceback (most recent call last):
     hdnn.errors.HdnnError: no-such-folder is not a run: there is no config.toml in it
     """
+    if (Path(folder) / "identify.toml").is_file():
+        from hdnn.reports import system
+
+        if compare:
+            raise HdnnError(f"{folder} is a run of hdnn identify: its report always compares")
+        return _fill("system.html.j2", **system.content(system.inputs_of_run(Path(folder))))
     return render(inputs_of_run(Path(folder), compare))
 
 
@@ -274,6 +290,20 @@ def _train_resnet(config: Config, data: Dataset) -> Model:
 
 def render(inputs: ReportInputs) -> Report:
     """The page of what was collected; a new section is a function of `sections` and a macro."""
+    with np.errstate(all="ignore"):  # states of a run that diverged are not finite
+        content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
+    return _fill(
+        "report.html.j2",
+        title=words.title(inputs.model, inputs.name),
+        lead=inputs.lead,
+        notices=inputs.notices,
+        facts=_facts(inputs),
+        order=[name for name in (LEADING if inputs.lead else SECTIONS) if content[name]],
+        **content,
+    )
+
+
+def _fill(template: str, **values: Any) -> Report:
     environment = Environment(
         loader=PackageLoader("hdnn.reports"),
         autoescape=True,
@@ -281,20 +311,12 @@ def render(inputs: ReportInputs) -> Report:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("math", "typeset", "certificate"):
+    for name in ("math", "typeset", "number", "percent", "certificate"):
         environment.filters[name] = getattr(words, name)
     environment.filters |= {"shortened": shortened, "metric": metric_text}
-    with np.errstate(all="ignore"):  # states of a run that diverged are not finite
-        content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
-    page = environment.get_template("report.html.j2").render(
-        title=words.title(inputs.model, inputs.name),
-        lead=inputs.lead,
-        notices=inputs.notices,
-        facts=_facts(inputs),
-        order=[name for name in (LEADING if inputs.lead else SECTIONS) if content[name]],
-        themes={"light": LIGHT, "dark": DARK},
-        version=version("hdnn"),
-        **content,
+    themes = {"light": LIGHT, "dark": DARK}
+    page = environment.get_template(template).render(
+        themes=themes, version=version("hdnn"), **values
     )
     return Report(page)
 

@@ -349,10 +349,12 @@ def test_poles_are_those_of_the_linearization_over_the_range(shown: Shown) -> No
 def test_what_is_proved_has_the_numbers_of_the_model(shown: Shown) -> None:
     _, *rows = shown.page.table("table[@class='checks']")
     assert [row[0] for row in rows] == ["proved"] * 3
-    rate, gain = float(shown.result.model.rate), float(shown.result.model.gain)
+    bounds = [bound for (bound,) in shown.result.model.bounds()]
+    rate = min(float(own.rho) for own in bounds)
+    gain = min(float(own.C * own.drive / (1 - own.rho) + own.D) for own in bounds)
     assert "No bounded input makes the model diverge" in rows[0][1]
     assert rows[1][2] == f"rate ≤ {rate:.6g}"
-    constant = re.search(r"within ([\d.,]+),", rows[1][3])
+    constant = re.search(r"every ([\d.,]+),", rows[1][3])
     assert constant is not None
     assert float(constant[1].replace(",", "")) == pytest.approx(-STEP / np.log(rate), rel=6e-3)
     bound = float(rows[2][2].removeprefix("gain ≤ ").replace(",", ""))

@@ -396,8 +396,8 @@ def _guarantees(result: Identification) -> list[tuple[str, str, str]]:
         (
             "A wrong initial state is forgotten",
             f"rate ≤ {result.rate:.6g}",
-            f"For every input, it shrinks to 1/e within {constant}, in the unit of time (rate a "
-            "sample).",
+            f"For every input, in the end by e every {constant}, in the unit of time (the rate is "
+            "that of a sample, in the norm that shows it best).",
         ),
         (
             "The gain is bounded",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from commands import write_rows
+from hdnn.analysis import advise
 from hdnn.config import KINDS, Config, Setting, all_settings
 from hdnn.data import Dataset, load
 from hdnn.errors import HdnnError
 from hdnn.training.build import build
-from hdnn.training.resolve import resolve, table_width
+from hdnn.training.resolve import (
+    resolve,
+    table_batch,
+    table_epochs,
+    table_penalty,
+    table_width,
+)
 from hdnn.training.runs import prepare
 from hdnn.training.trainer import Trainer
 
@@ -48,7 +58,7 @@ def settings(data: Dataset, protocol: str | None = None, **values: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("rows", "features", "width"),
-    [(100, 1, 8), (799, 13, 26), (799, 65, 64), (800, 1, 32), (800, 13, 52), (10**6, 20_000, 64)],
+    [(100, 1, 8), (400, 13, 26), (600, 13, 38), (400, 65, 64), (800, 1, 32), (10**6, 20_000, 64)],
 )
 def test_width_by_rows_and_features(rows: int, features: int, width: int) -> None:
     assert table_width(rows, features) == width
@@ -56,15 +66,18 @@ def test_width_by_rows_and_features(rows: int, features: int, width: int) -> Non
 
 RULES: list[tuple[Dataset, dict[str, Any], dict[str, Any]]] = [
     (table(), {}, {"method": "joint", "schedule": "cosine", "epochs": 35, "alpha_c": 0.1}),
-    (table(), {}, {"layers": 8, "width": 20, "T": 3.0, "step": None, "scale": 20**-0.5}),
-    (table(rows=250), {}, {"epochs": 50, "alpha_c": 0.01, "alpha": 1e-3, "standardize": True}),
+    (table(), {}, {"layers": 8, "width": 20, "T": 2.0, "step": None, "scale": 20**-0.5}),
+    (table(rows=1000), {}, {"epochs": 50, "alpha_c": 0.01, "alpha": 1e-3, "standardize": True}),
+    (table(rows=5), {}, {"epochs": 35, "alpha_c": 1.0}),
     (table(task="regression"), {"width": 10}, {"alpha_c": 0.01, "T": 1.2, "learning_rate": 0.04}),
+    (table(task="regression"), {}, {"epochs": 50}),
     (table(), {"step": 0.1, "alpha": 0.5}, {"T": None, "alpha": 0.5}),
     (table(), {"architecture": "MS1"}, {"T": 1.2}),
     (table(), {"architecture": "FCNN"}, {"T": None}),
-    (table(rows=201), {}, {"batch_size": 200}),
+    (table(rows=300), {}, {"batch_size": 300}),
+    (table(rows=301), {}, {"batch_size": 151}),
     (table(rows=500), {"method": "coordinate"}, {"batch_size": 500, "schedule": "constant"}),
-    (table(rows=501), {"method": "coordinate"}, {"batch_size": 200}),
+    (table(rows=501), {"method": "coordinate"}, {"batch_size": 167}),
     (table(), {"width": 9}, {"learning_rate": 0.03}),  # made even
     (table(), {"width": 10, "schedule": "constant"}, {"learning_rate": 0.02}),
     (table(features=100), {"projection": "off"}, {"width": 132}),
@@ -91,6 +104,57 @@ def test_rules_for_tables_and_images(
     for name, value in expected.items():
         exact = pytest.approx(value) if isinstance(value, float) else value
         assert getattr(resolved, name) == exact, name
+
+
+def relative(a: float, b: float) -> float:
+    """How far two positive numbers are apart, on a logarithmic scale."""
+    return abs(math.log(a / b))
+
+
+SIZES = {"rows": st.integers(20, 100_000), "features": st.integers(5, 500)}
+
+
+@given(**SIZES)
+def test_a_feature_more_changes_the_training_of_a_table_little(rows: int, features: int) -> None:
+    """In proportion to the change of rows per feature; epochs and width are rounded."""
+    change = math.log((features + 1) / features)
+    penalties = [table_penalty(rows / n) for n in (features, features + 1)]
+    assert relative(*penalties) <= change + 1e-9
+    epochs = [table_epochs(rows / n) for n in (features, features + 1)]
+    assert abs(epochs[0] - epochs[1]) <= 15 / math.log(10) * change + 1
+    widths = [table_width(rows, n) for n in (features, features + 1)]
+    assert 0 <= widths[1] - widths[0] <= 6
+
+
+@given(**SIZES)
+def test_a_row_more_changes_the_training_of_a_table_little(rows: int, features: int) -> None:
+    change = math.log((rows + 1) / rows)
+    penalties = [table_penalty(n / features) for n in (rows, rows + 1)]
+    assert relative(*penalties) <= change + 1e-9
+    epochs = [table_epochs(n / features) for n in (rows, rows + 1)]
+    assert 0 <= epochs[1] - epochs[0] <= 15 / math.log(10) * change + 1
+    widths = [table_width(n, features) for n in (rows, rows + 1)]
+    assert 0 <= widths[1] - widths[0] <= 2 + 96 * change
+
+
+@given(st.integers(1, 10_000), st.sampled_from([300, 500]))
+def test_no_batch_is_much_smaller_than_the_others(rows: int, most: int) -> None:
+    size = table_batch(rows, most)
+    batches = math.ceil(rows / size)
+    assert (size == rows) if rows <= most else (150 < size <= 250)
+    assert rows - (batches - 1) * size > size - batches
+
+
+@pytest.mark.parametrize("rows", [60, 150, 400, 1500])
+@pytest.mark.parametrize("features", [2, 10, 40])
+def test_the_step_of_a_new_network_for_a_table_is_one_that_advise_allows(
+    rows: int, features: int
+) -> None:
+    data = table(rows, features)
+    model = build(resolve(Config(), data).model, data)
+    with torch.no_grad():
+        advice = advise(model.network, model.preprocess(data.X[:30].to(model.head.weight.dtype)))
+    assert advice.ok, advice.remedy
 
 
 @pytest.mark.parametrize(

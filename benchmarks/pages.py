@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from hdnn.paper.summaries import fill
 from hdnn.plots import clean
 from hdnn.plots.style import NORMAL
 
-
-def fill(text: str, parts: dict[str, str]) -> str:
-    """A page with each part written between ``<!-- its name -->`` and ``<!-- end -->``."""
-    for name, part in parts.items():
-        pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
-        text = re.sub(pattern, lambda m, part=part: m[1] + part + m[2], text, flags=re.S)
-    return text
+__all__ = ["fill", "finish"]
 
 
 def finish(axis: Any, title: str, label: str = "") -> None:

@@ -2,6 +2,7 @@
 
 python benchmarks/bench.py --jax ... --json > benchmarks/results.json
 OMP_NUM_THREADS=1 python benchmarks/bench.py --group crossovers --json > benchmarks/crossovers.json
+OMP_NUM_THREADS=1 python benchmarks/recurrent.py --jax ... --json > benchmarks/recurrent.json
 python benchmarks/report.py
 """
 
@@ -120,6 +121,45 @@ def memory_table(records: dict[str, Any]) -> str:
     )
 
 
+def recurrent_table(rows: list[dict[str, Any]]) -> str:
+    """State-space networks and their peers: from weights, then from the matrices of a step."""
+    frame = pd.json_normalize(rows).rename(columns=lambda name: name.removeprefix("seconds."))
+    jax = next(name for name in frame if name.startswith("jax"))
+    cells = frame[["times", "states", "batch"]].astype(str)
+    groups = {"hdnn": ["LSTM", "GRU", "loop"], "kernels": [jax, "loop of matrices"]}
+    for own, peers in groups.items():
+        cells[own] = (1e3 * frame[own]).map("{:.3g}".format)
+        cells[peers] = frame[peers].div(frame[own], axis=0).map(times)
+    heads = ["steps", "states", "batch", "hdnn, ms", "LSTM", "GRU", "loop"]
+    heads += ["kernels, ms", jax.replace("jax", "JAX"), "loop of matrices"]
+    return markdown(heads, cells.to_numpy().tolist(), left=0)
+
+
+def cell_table(records: dict[str, Any]) -> str:
+    """Microseconds of `cell.step`: batches down, states across."""
+    steps: dict[str, dict[str, str]] = {}
+    for name, seconds in records["steps"].items():
+        states, batch = name.split(", ")
+        steps.setdefault(batch, {})[states] = f"{1e6 * seconds:.1f}"
+    rows = [[batch, *cells.values()] for batch, cells in steps.items()]
+    return markdown(["", *next(iter(steps.values()))], rows, left=1)
+
+
+def recurrent_memory(records: dict[str, Any]) -> str:
+    """Peak extra memory of a training step on long sequences."""
+    found = records["memory"]["megabytes"]
+    return markdown(list(found), [[f"{own:.0f} MB" for own in found.values()]], left=0)
+
+
+def trajectory_table(records: dict[str, Any]) -> str:
+    """All states of networks, by kernels and by the reference."""
+    rows = [
+        [name, f"{1e3 * own['fused']:.3g}", times(own["reference"] / own["fused"])]
+        for name, own in records["trajectories"].items()
+    ]
+    return markdown(["network", "kernels, ms", "reference"], rows, left=1)
+
+
 def machine(records: dict[str, Any]) -> str:
     """What it was measured on."""
     return ", ".join(f"{key} {value}" for key, value in records["machine"].items())
@@ -154,8 +194,14 @@ def _plot(axis: Any, x: Sequence[float], y: Sequence[float], line: str) -> None:
 
 def main() -> None:
     """Fill the marked parts of the pages."""
-    records = load("results")
+    records, recurrent = load("results"), load("recurrent")
     parts = {
+        "recurrent machine": machine(recurrent),
+        "recurrent": recurrent_table(recurrent["rows"]),
+        "recurrent, two threads": recurrent_table(recurrent["two_threads"]),
+        "recurrent memory": recurrent_memory(recurrent),
+        "cell": cell_table(recurrent),
+        "trajectories": trajectory_table(recurrent),
         "speed": speed_table(records),
         "memory": memory_table(records),
         "machine": machine(records),

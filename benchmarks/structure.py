@@ -4,8 +4,9 @@
     python benchmarks/structure.py random                 # one part
     python benchmarks/structure.py --figures              # figures and tables of the pages
 
-Records go to results/structure, one file a part, one JSON object a line; what is there is not
-computed again, so that a killed run continues. One thread.
+Each part is an `hdnn.paper.experiment.Experiment`, with records in results/structure/PART. A record
+is of all seeds of its cell, so that "seed" is always 0 there. What has a record is not computed
+again, so that a killed run continues. One thread.
 
 - planar: every network on the planar problems. T and learning rate are chosen for each network on
   20 % of the training half (seeds 100 to 104); the result is 20 other seeds, tested on the test
@@ -22,9 +23,10 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import sys
+import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +40,14 @@ import hdnn
 from hdnn import analysis
 from hdnn.data import split
 from hdnn.errors import HdnnError
-from hdnn.files import read_json_lines, write_json_lines
+from hdnn.files import rounded
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import ensembles
+from hdnn.paper.experiment import Experiment, frame
+from hdnn.paper.records import Record, Records
 from hdnn.training import TrainingConfig
 from hdnn.training.protocols import protocols
 
-Record = dict[str, Any]
 OUT = Path(__file__).resolve().parent.parent / "results" / "structure"
 NETWORKS = ("ResNet", "H1", "MS1", "MS3", "MS2", "H2", "FCNN", "HS")
 NETWORKS_WITH_T = ("ResNet", "H1", "H2", "MS1", "MS2", "MS3")
@@ -75,33 +78,38 @@ MODELS = ("ResNet", "FCNN", "H1", "MS1", "MS3")
 # --- records --------------------------------------------------------------------------------------
 
 
-def load(part: str) -> list[Record]:
+def experiment(part: str) -> Experiment[Any]:
+    """The experiment of a part."""
+    cells, compute = PARTS[part]
+
+    def run(cell: Any, seeds: Sequence[int]) -> list[Record]:
+        own = cell._asdict()
+        result = {**own, **compute(**own), "version": hdnn.__version__}
+        return [{**result, "seed": seed} for seed in seeds]
+
+    return Experiment(cells, cells[0]._fields, run)
+
+
+def store(part: str) -> Records:
     """The records of a part."""
-    return read_json_lines(OUT / f"{part}.jsonl", dict)
+    return Records(OUT / part, experiment(part).key)
 
 
-def sweep(part: str, cells: Iterable[Record], run: Callable[..., Record]) -> None:
-    """Compute the cells that have no record yet; each record is written when it is there."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    records = load(part)
-    for cell in cells:
-        if any(cell == {name: record[name] for name in cell} for record in records):
-            continue
-        records.append({**cell, **run(**cell), "version": hdnn.__version__})
-        write_json_lines(OUT / f"{part}.jsonl", records)
-        sys.stderr.write(f"{part}: {list(cell.values())}\n")
+def load(part: str) -> pd.DataFrame:
+    """The records of a part, in the order of its cells."""
+    cells = experiment(part)
+    return frame(cells.cells, cells.key, store(part).read().values())
 
 
-def grid(**values: Sequence[Any]) -> list[Record]:
-    """All combinations; the last name changes fastest."""
-    return [
-        dict(zip(values, combined, strict=True)) for combined in itertools.product(*values.values())
-    ]
+def grid(**values: Sequence[Any]) -> list[Any]:
+    """All combinations as cells; the last name changes fastest."""
+    Cell = namedtuple("Cell", values)  # type: ignore[misc]
+    return [Cell(*combined) for combined in itertools.product(*values.values())]
 
 
 def _digits(values: Any, digits: int = 4) -> Any:
     """Numbers with so many significant digits, as plain lists; a number as a number."""
-    return np.vectorize(lambda value: float(f"{value:.{digits}g}"))(values).tolist()
+    return rounded(np.asarray(values, float).tolist(), digits)
 
 
 # --- networks -------------------------------------------------------------------------------------
@@ -224,8 +232,8 @@ PLANAR = [
         data=PROBLEMS,
         network=NETWORKS,
     )
-    if cell["layers"] != DEEP
-    or (cell["network"] != "HS" and (cell["init"] == "normal" or cell["network"] == "FCNN"))
+    if cell.layers != DEEP
+    or (cell.network != "HS" and (cell.init == "normal" or cell.network == "FCNN"))
 ]
 STARTING = grid(
     data=("swiss-roll",), init=STARTS, network=NETWORKS, weights=("free",), layers=(64,)
@@ -284,12 +292,12 @@ def run_random(network: str, weights: str, T: float, scale: float) -> Record:
 
 
 RANDOM = [
-    {**cell, "T": T, "scale": scale}
-    for T, scale in (
-        *((T, 1.0) for T in (1.0, 20.0, 50.0)),
-        *((5.0, scale) for scale in (0.1, 0.3, 1.0, 3.0, 10.0)),
+    cell
+    for values in (
+        *({"T": (T,), "scale": (1.0,)} for T in (1.0, 20.0, 50.0)),
+        *({"T": (5.0,), "scale": (scale,)} for scale in (0.1, 0.3, 1.0, 3.0, 10.0)),
     )
-    for cell in grid(weights=("free", "shared"), network=NETWORKS)
+    for cell in grid(**values, weights=("free", "shared"), network=NETWORKS)
 ]
 """T at the paper's weights, and the size of the weights at T = 5."""
 
@@ -348,7 +356,7 @@ def run_tables(data: str, network: str) -> Record:
 
 # --- command --------------------------------------------------------------------------------------
 
-PARTS: dict[str, tuple[list[Record], Callable[..., Record]]] = {
+PARTS: dict[str, tuple[list[Any], Callable[..., Record]]] = {
     "planar": (PLANAR, run_planar),
     "starts": (STARTING, run_planar),
     "protocol": (PROTOCOL, run_planar),
@@ -370,8 +378,9 @@ def main() -> None:
         structure_page.write()
         return
     torch.set_num_threads(1)
+    logging.basicConfig(level=logging.INFO)
     for part in options.parts or PARTS:
-        sweep(part, *PARTS[part])
+        experiment(part).sweep([0], store(part))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ SOLVED = 0.99
 
 def read(part: str) -> pd.DataFrame:
     """The records of a part; where there are accuracies of seeds, their mean and spread in %."""
-    frame = pd.DataFrame(structure.load(part))
+    frame = structure.load(part)
     if "accuracy" in frame:
         frame["mean"] = 100 * frame.accuracy.map(np.mean)
         frame["std"] = 100 * frame.accuracy.map(np.std)

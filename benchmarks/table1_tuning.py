@@ -25,13 +25,13 @@ from hdnn.data import split
 from hdnn.paper import ensembles
 from hdnn.paper.experiment import KEY, Cell, Experiment
 from hdnn.paper.records import Record, Records
-from hdnn.paper.table1 import Settings, cells, train
+from hdnn.paper.table1 import CellSettings, cells, train
 
 SEEDS = range(100, 104)
 CHOICES = {
-    "paper": [Settings(T, 0.05, "append") for T in (0.3, 0.6, 1.2, 2.4, 4.8, 9.6)],
+    "paper": [CellSettings(T, 0.05, "append") for T in (0.3, 0.6, 1.2, 2.4, 4.8, 9.6)],
     "tuned": [
-        Settings(*choice)
+        CellSettings(*choice)
         for choice in itertools.product(
             (0.1, 0.2, 0.4, 1.0, 2.5, 6.0), (0.05, 0.1), ("append", "spread")
         )
@@ -39,7 +39,7 @@ CHOICES = {
 }
 
 
-def run(choices: Sequence[Settings], cell: Cell, seeds: Sequence[int]) -> list[Record]:
+def run(choices: Sequence[CellSettings], cell: Cell, seeds: Sequence[int]) -> list[Record]:
     """A record for every seed of a cell, with what every choice gives on its validation part."""
     records = [{**dict(zip(KEY, cell, strict=False)), "seed": seed, "tried": []} for seed in seeds]
     # 20 % of the training part stand in place of the test part.

@@ -17,6 +17,11 @@ PAGES = {
             "hdnn.ode": None,
         },
     ),
+    "statespace": (
+        "State-space networks and control",
+        "Recurrent networks with guarantees; sampled plants, their gain limit, and loops.",
+        {"hdnn.statespace": ["StateSpace", "Cell"], "hdnn.control": None},
+    ),
     "fields": (
         "Fields",
         "The dynamics: J, the structure of K, the energy and its gradient.",

@@ -11,7 +11,7 @@ import bench
 import pytest
 import report
 import torch
-from speed import measure, memory, peers, plain
+from speed import measure, memory, peers, plain, recurrent
 from speed.cases import Case
 from speed.timing import interleave, repeat
 
@@ -92,6 +92,12 @@ def test_every_form_in_jax_computes_the_same_gradients(name: str, shape: str) ->
         assert worker.work(1) > 0
 
 
+def test_peers_of_recurrences_compute_the_same_gradients() -> None:
+    steps = recurrent.steps(3, *recurrent.data(2, 5))
+    for own, peer in (("hdnn", "loop"), ("kernels", "loop of matrices")):
+        torch.testing.assert_close(steps[own](), steps[peer](), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
     setting = {"backend": "reference", "memory": "fast", "width": 8, "rows": 20000, "layers": 16}
@@ -117,3 +123,8 @@ def test_pages_show_what_was_measured() -> None:
     for table in (report.speed_table, report.training_table, report.memory_table):
         assert table(records) in page
     assert report.crossover_table(crossovers) in page
+    records = report.load("recurrent")
+    for table in (report.cell_table, report.recurrent_memory, report.trajectory_table):
+        assert table(records) in page
+    for rows in (records["rows"], records["two_threads"]):
+        assert report.recurrent_table(rows) in page

@@ -133,5 +133,5 @@ def test_types_are_strict_and_messages_short(value: Any) -> None:
 def test_the_page_of_settings_is_up_to_date() -> None:
     page = Path(__file__).parent.parent / "docs" / "settings.md"
     text = page.read_text(encoding="utf-8")
-    fill = runpy.run_path(str(page.with_name("settings_page.py")))["fill"]
-    assert fill(text) == text, "run: python docs/settings_page.py"
+    filled = runpy.run_path(str(page.with_name("settings_page.py")))["filled"]
+    assert filled(text) == text, "run: python docs/settings_page.py"

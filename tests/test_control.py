@@ -116,6 +116,22 @@ def test_a_loop_is_its_equations() -> None:
     assert model.weights[0].G.grad is not None
 
 
+def test_any_controller_with_a_step_closes_a_loop() -> None:
+    """u = -2 w on a mass without a spring: w+ = (1 - 2 h / m) w."""
+
+    class Damper:
+        def initial(self, batch: int) -> Tensor:
+            return torch.zeros(batch, 0)
+
+        def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+            return x, 2 * u
+
+    mass = sampled([[0.0]], [[1.0]], [[1.0]], step=0.1)
+    loop = feedback(mass, Damper(), torch.ones(3, 1), steps=5)
+    torch.testing.assert_close(loop.plant[:, 0, 0], 0.8 ** torch.arange(6.0))
+    torch.testing.assert_close(loop.applied, -2 * loop.measured)
+
+
 def test_an_algebraic_loop_is_an_error() -> None:
     plant = LinearPlant(*(torch.eye(1) for _ in range(4)))
     model = hdnn.StateSpace(inputs=1, states=2, units=2, passive=True)

@@ -13,7 +13,7 @@ import pytest
 
 PUBLIC = (
     *("hdnn", "hdnn.analysis", "hdnn.backends", "hdnn.data", "hdnn.data.images", "hdnn.estimators"),
-    *("hdnn.fields", "hdnn.models", "hdnn.models.export", "hdnn.networks", "hdnn.ode"),
+    *("hdnn.fields", "hdnn.models", "hdnn.models.onnx_export", "hdnn.networks", "hdnn.ode"),
     *("hdnn.plots", "hdnn.program", "hdnn.refinement", "hdnn.reports", "hdnn.schemes"),
     *("hdnn.testing", "hdnn.training", "hdnn.zoo"),
 )

@@ -93,6 +93,8 @@ def test_depth_of_field_and_network_agree() -> None:
 def test_unknown_names_and_missing_packages() -> None:
     error = unknown_name("scheme", "verlett", ["Verlet", "RK4"])
     assert str(error) == "unknown scheme 'verlett': known are Verlet, RK4; did you mean 'Verlet'?"
+    # Several are as near: none is named.
+    assert str(unknown_name("architecture", "H7", ["H1", "H2"])).endswith("known are H1, H2")
     with pytest.raises(HdnnError, match=r"this needs no_such: pip install 'hdnn\[app\]'"):
         optional("no_such.part", "app")
 

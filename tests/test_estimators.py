@@ -126,6 +126,15 @@ def test_weights_are_repetitions(kind: Any, method: str) -> None:
     np.testing.assert_allclose(values(weighted), values(repeated), rtol=1e-7, atol=1e-9)
 
 
+@BOTH
+def test_a_row_of_weight_0_decides_nothing(kind: Any) -> None:
+    """Neither scaling nor defaults, which depend on the number of rows, nor the classes."""
+    X, y = IRIS
+    more = np.r_[X, np.full((60, 4), 1e6)], np.r_[y, np.full(60, 9)]
+    weighted = quick(kind).fit(*more, sample_weight=np.r_[np.ones(150), np.zeros(60)])
+    np.testing.assert_array_equal(values(weighted), values(quick(kind).fit(X, y)))
+
+
 def test_missing_values_count_as_the_mean() -> None:
     X, y = IRIS
     holes = X.copy()

@@ -23,7 +23,7 @@ APPLICATION = (
 )
 LEVEL = {name: level for level, name in enumerate((*CORE, *APPLICATION))}
 PACKAGES = {"torch", "numpy", "safetensors", "hdnn", *sys.stdlib_module_names}
-OPTIONAL = {"models/export.py": {"onnx", "onnx_ir", "onnxruntime"}}
+OPTIONAL = {"models/onnx_export.py": {"onnx", "onnx_ir", "onnxruntime"}}
 """What these files import where it is used, beyond what their level may."""
 MODULES = {
     path.relative_to(ROOT).as_posix(): path

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import hdnn
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if "api" not in p.relative_to(DOCS).parts)
@@ -43,11 +45,25 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
+def test_tests_that_pages_name_exist() -> None:
+    names = {
+        name for page in TEXTS for name in re.findall(r"`(tests/[\w/]+\.py)", page.read_text())
+    }
+    assert names
+    assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
+
+
 def test_the_repository_has_one_address() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = project["urls"]["Repository"]
     for page in ("README.md", "CITATION.cff", "docs/index.md"):
         assert address in (ROOT / page).read_text(encoding="utf-8"), page
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == hdnn.__version__
+    assert f"\nversion: {hdnn.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_the_workflow_runs_what_must_pass_before_a_merge() -> None:

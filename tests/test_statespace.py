@@ -18,6 +18,7 @@ import hdnn
 from hdnn.control import feedback, gain_limit, sampled
 from hdnn.errors import HdnnError
 from hdnn.statespace import StateSpace
+from hdnn.testing import assert_contracting, assert_passive
 from skips import needs_kernels
 
 DTYPES = [torch.float32, torch.float64]
@@ -252,6 +253,7 @@ def small(**options: Any) -> StateSpace:
 
 KINDS: dict[str, dict[str, Any]] = {
     "contracting": {},
+    "scaled": {"scale": 3.0},
     "passive": {"passive": True, "gain": 3.0},
     "passive without bound": {"passive": True},
     "series": {"layers": 3},
@@ -300,6 +302,24 @@ def test_the_equations(kind: str) -> None:
     torch.testing.assert_close(end, x, rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("series", "ensemble")])
+def test_a_step_is_contracting_and_passive_for_all_weights(kind: str) -> None:
+    """Claims 1 and 4 as anybody would test them: at the model's own weights and at typical ones."""
+    model, x, u = small(**KINDS[kind]), torch.randn(5, 4), torch.randn(5, 2)
+    h, d = model.h, 0.0 if model.gain_bound is None else 1 / model.gain_bound
+
+    def step(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        return model.assemble().step(x, u)
+
+    def supply(u: Tensor, y: Tensor) -> Tensor:
+        return h * (u * y).sum(-1) - h * d * y.square().sum(-1)
+
+    assert_contracting(step, x, u, rate=1 - h * model.mu)
+    if model.passive:
+        energy = lambda x: x.square().sum(-1) / 2  # noqa: E731
+        assert_passive(step, energy, x, u, supply=supply, incremental=True)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_everything(kind: str) -> None:
     model, u = small(**KINDS[kind]), torch.randn(2, 3, 2, requires_grad=True)
@@ -309,6 +329,27 @@ def test_gradients_of_everything(kind: str) -> None:
         return torch.func.functional_call(model, dict(zip(names, values, strict=True)), (u,))
 
     assert torch.autograd.gradcheck(run, (u, *model.parameters()))
+
+
+@pytest.mark.parametrize("kind", ["contracting", "scaled", "masks"])
+def test_derivatives_of_every_kind(kind: str) -> None:
+    """Gradients of gradients, with some weights frozen, and those of torch.func."""
+    model, u = small(**KINDS[kind], backend="reference"), torch.randn(1, 2, 2)
+    values: dict[str, Tensor] = dict(model.named_parameters())
+    free = [name for name in values if name.endswith((".K", ".A", ".G"))]
+
+    def run(*given: Tensor) -> Tensor:
+        named = values | dict(zip(free, given, strict=True))
+        return torch.func.functional_call(model, named, (u,))[0]
+
+    for name, parameter in values.items():
+        parameter.requires_grad_(name in free)
+    inputs = [values[name] for name in free]
+    assert torch.autograd.gradgradcheck(run, inputs)
+    expected = torch.autograd.grad(run(*inputs).sum(), inputs)
+    by_func = torch.func.grad(lambda *v: run(*v).sum(), tuple(range(len(free))))(*inputs)
+    for one, other in zip(by_func, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -376,7 +417,7 @@ def test_a_controller_at_rest_stays_there() -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("kind", ["contracting", "passive", "series", "ensemble"])
+@pytest.mark.parametrize("kind", ["contracting", "scaled", "passive", "series", "ensemble"])
 def test_kernels_and_reference_agree(kind: str) -> None:
     fused = small(**KINDS[kind], backend="fused")
     plain = copy.deepcopy(fused)
@@ -393,7 +434,7 @@ def test_kernels_and_reference_agree(kind: str) -> None:
 @pytest.mark.slow
 def test_torch_compile() -> None:
     model, u = small(), torch.randn(2, 30, 2)
-    compiled = torch.compile(model)
+    compiled = torch.compile(model, backend="aot_eager")
     torch.testing.assert_close(compiled(u)[0], model(u)[0], rtol=0, atol=1e-12)
     compiled(u)[0].sum().backward()
     assert model.weights[0].K.grad is not None

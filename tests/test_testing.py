@@ -7,7 +7,10 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -452,6 +455,56 @@ def test_positive_parameters_stay_positive_and_errors_say_where_they_arise() -> 
     assert "requires_grad=False" in raised.value.__notes__[0]
 
 
+@pytest.mark.parametrize(
+    "module",
+    [nn.LayerNorm(4), nn.GRUCell(4, 3), nn.PReLU(4), nn.BatchNorm1d(4), nn.Bilinear(4, 4, 2)],
+    ids=lambda module: module._get_name(),
+)
+def test_parameters_of_any_shape_are_differentiated(module: nn.Module) -> None:
+    x = torch.randn(5, 4)
+    f = partial(module, x) if isinstance(module, nn.Bilinear) else module
+    testing.assert_gradients(f, x)
+    rounded = lambda x: f(x) + module.weight.detach().sum()  # noqa: E731
+    if hasattr(module, "weight"):
+        with pytest.raises(AssertionError, match="parameters: is one detached"):
+            testing.assert_gradients(rounded, x)
+
+
+def test_tensors_are_found_in_whatever_a_module_has() -> None:
+    """Constants in lists, of float32, and also where gradients are switched off around the call."""
+
+    class Coupling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = {"K": [torch.randn(2, 2, dtype=torch.float32)]}
+            self.b = nn.Parameter(torch.randn(2, dtype=torch.float32))
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, p = x.chunk(2, -1)
+            K = self.parts["K"][0]
+            return torch.cat([q, p + torch.tanh(q @ K.mT + self.b) @ K], -1)
+
+    module, x = Coupling(), torch.randn(3, 4)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            testing.assert_symplectic(module, x)
+            testing.assert_gradients(module, x)
+    assert module.parts["K"][0].dtype == torch.float32
+
+
+def test_the_lines_for_CI_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first block of docs/testing.md, on a right layer and on a wrong one."""
+    page = Path(__file__).parents[1].joinpath("docs/testing.md").read_text()
+    lines, own = page.split("```python\n")[1].split("```")[0], ModuleType("mypackage")
+    monkeypatch.setitem(sys.modules, "mypackage", own)
+    for wrong, holds in (("", True), ("no gradient", False)):
+        own.Layer = partial(Network, wrong)  # type: ignore[attr-defined]
+        namespace: dict[str, Any] = {}
+        exec(lines, namespace)
+        with nullcontext() if holds else pytest.raises(AssertionError, match="not symplectic"):
+            namespace["test_layer_is_what_its_docstring_says"]()
+
+
 def test_nothing_but_torch_is_loaded() -> None:
     code = "import sys, hdnn.testing; print(*sorted(m for m in sys.modules if m[:4] == 'hdnn'))"
     call = [sys.executable, "-c", code]
@@ -568,7 +621,10 @@ BAD: dict[str, tuple[Callable[[], None], str]] = {
     "integers": (lambda: testing.assert_same_map(torch.sin, torch.ones(3).long()), "real numbers"),
     "no samples": (lambda: testing.assert_same_map(torch.sin, X[:0]), "states are a tensor"),
     "not finite": (lambda: testing.assert_same_map(torch.sin, X / 0), "must be finite"),
-    "another shape": (lambda: testing.assert_symplectic(lambda x: x[:, :2], X), "keep the shape"),
+    "another shape": (
+        lambda: testing.assert_symplectic(lambda x: x[:, :2], X),
+        "the shape must be that of x",
+    ),
     "no output": (lambda: testing.assert_symplectic(lambda x: None, X), "got NoneType; wrap it"),
     "one output": (lambda: testing.assert_contracting(lambda x, u: x, X, X), "the next state and"),
     "odd": (lambda: testing.assert_symplectic(torch.sin, X[:, :3]), "needs an even width, got 3"),
@@ -601,13 +657,19 @@ BAD: dict[str, tuple[Callable[[], None], str]] = {
         lambda: testing.assert_symplectic(lambda x: x.float().sin().double(), X),
         "computes in float32 inside",
     ),
+    "energies of components": (
+        lambda: testing.assert_field_conserves(torch.sin, torch.square, X),
+        r"one number for each sample, \(3,\), got \(3, 4\)",
+    ),
+    "a pair": (lambda: testing.assert_same_map(lambda x: (x, x), X), "got Tensor, Tensor; wrap it"),
+    "lazy": (lambda: testing.assert_gradients(nn.LazyLinear(2), X), "call the module once before"),
     "an inverse of another shape": (
         lambda: testing.assert_invertible(torch.sin, lambda x: x[:, :2], X),
-        "back and forth",
+        "the shape must be that of x",
     ),
     "an adjoint of another shape": (
         lambda: testing.assert_adjoint(torch.sin, lambda x: x[:, :2], X),
-        "K' gives",
+        "the shape must be that of x",
     ),
 }
 J_SMALL = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
@@ -621,9 +683,32 @@ def test_input_that_cannot_be_judged_raises(what: str) -> None:
         call()
 
 
-def test_what_overflows_fails() -> None:
-    with pytest.raises(AssertionError, match=r"nan > 1e-07.*diverges, or overflows"):
-        testing.assert_symplectic(lambda x: (1e4 * x).exp() - (1e4 * x).exp(), X)
+def overflow(x: Tensor, *more: Any) -> Tensor:
+    return (1e4 * x).exp() - (1e4 * x).exp()
+
+
+OVERFLOWS: dict[str, Callable[[], None]] = {
+    "symplectic": lambda: testing.assert_symplectic(overflow, X),
+    "volume": lambda: testing.assert_volume_preserving(overflow, X),
+    "inverse": lambda: testing.assert_invertible(overflow, torch.sin, X),
+    "energy": lambda: testing.assert_energy_conserved(overflow, lambda x: x.sum(1), X),
+    "field": lambda: testing.assert_field_conserves(overflow, lambda x: x.sum(1), X),
+    "passive": lambda: testing.assert_passive(
+        lambda x, u: (overflow(x), x), lambda x: x.sum(1), X, X, h=1.0
+    ),
+    "contracting": lambda: testing.assert_contracting(lambda x, u: (overflow(x), x), X, X),
+    "consistent": lambda: testing.assert_consistent(overflow, torch.sin, X),
+    "order": lambda: testing.assert_order(overflow, X, 1),
+    "adjoint": lambda: testing.assert_adjoint(overflow, torch.sin, X),
+    "gradients": lambda: testing.assert_gradients(overflow, X),
+    "same map": lambda: testing.assert_same_map(overflow, X),
+}
+
+
+@pytest.mark.parametrize("what", OVERFLOWS)
+def test_what_overflows_fails(what: str) -> None:
+    with pytest.raises(AssertionError, match=r"not .*(inf|nan) > .*(diverges, or overflows|nan)$"):
+        OVERFLOWS[what]()
 
 
 # --- random modules -------------------------------------------------------------------------------

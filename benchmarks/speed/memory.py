@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from speed.cases import Case
 from speed.timing import Work
@@ -26,6 +28,15 @@ def _status(field: str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
 
+def peak(work: Callable[[], Any]) -> float:
+    """Megabytes that a call takes at most, beyond what the process has before it."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _status("VmRSS")
+    work()
+    return _status("VmHWM") - before
+
+
 def prepare(request: Record) -> tuple[Work, Record]:
     """Measure in a worker; there is nothing to call again, as the allocator keeps what it has."""
     options = {"backend": request["backend"], "memory": request["memory"]}
@@ -34,12 +45,9 @@ def prepare(request: Record) -> tuple[Work, Record]:
     small = Case("memory", "H1", case.width, 1, 64)
     small.network(**options)(y[:64]).backward(g[:64])  # loads the kernels
     y.grad = None
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _status("VmRSS")
-    net(y).backward(g)
+    megabytes = peak(lambda: net(y).backward(g))
     gradients = sum(p.grad.nbytes for p in net.parameters()) / 2**20
-    return lambda calls: 0.0, {"megabytes": _status("VmHWM") - before - gradients}
+    return lambda calls: 0.0, {"megabytes": megabytes - gradients}
 
 
 def megabytes(**setting: object) -> float:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hdnn import fields, schemes, zoo
     from hdnn.estimators import HDNNClassifier, HDNNRegressor
     from hdnn.models import Model, Padding, Scaler, image_model, load, save
-    from hdnn.models.export import export_onnx
+    from hdnn.models.onnx_export import export_onnx
     from hdnn.networks import HamiltonianNetwork
     from hdnn.refinement import coarsen, refine
     from hdnn.reports import report
@@ -53,7 +53,7 @@ __all__ = [
 _LAZY = {
     "estimators": ("HDNNClassifier", "HDNNRegressor"),
     "models": ("Padding", "Model", "Scaler", "image_model", "load", "save"),
-    "models.export": ("export_onnx",),
+    "models.onnx_export": ("export_onnx",),
     "networks": ("HamiltonianNetwork",),
     "refinement": ("coarsen", "refine"),
     "reports": ("report",),

@@ -37,7 +37,7 @@ from pydantic import ValidationInfo as Info
 from hdnn.errors import HdnnError, shortened, shown, unknown_name
 from hdnn.files import read_bytes
 
-MOST = 2**63 - 1
+LARGEST_INTEGER = 2**63 - 1
 """The largest integer of TOML and torch, a bound that the documentation does not mention."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
@@ -78,8 +78,8 @@ SINGLE = BeforeValidator(
 )
 """Annotates a value that may be passed as a list of one, as repeatable flags are."""
 
-Count = Annotated[int, Ge(0), Le(MOST)]
-Positive = Annotated[int, Ge(1), Le(MOST)]
+Count = Annotated[int, Ge(0), Le(LARGEST_INTEGER)]
+Positive = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
 Share = Annotated[float, Ge(0), Lt(1)]
 Weight = Annotated[float, Ge(0)]
 Above = Annotated[float, Gt(0)]
@@ -247,8 +247,11 @@ class ModelConfig(Settings):
     """Step of a layer, instead of T."""
     projection: Annotated[str, one_of("auto", "on", "off")] = setting("auto", data=COLUMNS)
     """learned linear map to the width: auto (where there are more features), on, off."""
-    padding: str = setting(
-        "append", depends="planar problems: as tuned for Table 1; else append", data=COLUMNS
+    padding: Annotated[str, one_of("append", "spread")] = setting(
+        "append",
+        depends="planar problems: as tuned for Table 1; else append",
+        data=COLUMNS,
+        when=("projection", "off"),
     )
     """where zeros are added to the features: append or spread."""
     scheme: Annotated[Any, AfterValidator(_scheme)] = setting(
@@ -532,7 +535,6 @@ class Setting:
     default: Any
     help: str
     annotation: Any
-    range: str
     flag: str
     depends: str
     data: tuple[str, ...]
@@ -554,12 +556,11 @@ def all_settings() -> tuple[Setting, ...]:
     settings = []
     kinds: dict[str, type[Settings]] = {**TABLES, "": Config}
     for table, kind in kinds.items():
-        schemas = kind.model_json_schema()["properties"]
         for name, info in kind.model_fields.items():
             if table or name == "protocol":
                 extra: Any = info.json_schema_extra
                 help = " ".join([*_scope(**extra), *(info.description or "").split()])
-                row = table, name, info.default, help, info.annotation, _range(schemas[name])
+                row = table, name, info.default, help, info.annotation
                 settings.append(Setting(*row, **extra))
     return tuple(settings)
 
@@ -614,14 +615,3 @@ def complete(settings: S, data: str) -> S:
 
 def _definitions(kind: type[Settings]) -> list[Setting]:
     return [each for each in all_settings() if TABLES.get(each.table) is kind]
-
-
-def _range(schema: dict[str, Any]) -> str:
-    """The bounds of a number in a JSON schema, also of one that may be missing or a list."""
-    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-    return ", ".join(
-        f"{sign} {part[key]:g}"
-        for part in schema.get("anyOf", [schema])
-        for key, sign in signs.items()
-        if key in part and part[key] != MOST
-    )

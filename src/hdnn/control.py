@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError, finite_number, is_count
 from hdnn.fields.interconnection import as_values
-from hdnn.statespace import Cell, StateSpace
+from hdnn.statespace import StateSpace
 
 Numbers = Tensor | npt.ArrayLike
 
@@ -73,6 +73,16 @@ class Plant(Protocol):
 
     def advance(self, z: Tensor, u: Tensor) -> Tensor:
         """The state after one sampling time with the input u held."""
+
+
+class Controller(Protocol):
+    """Anything that begins somewhere and takes steps: `Cell`, or a controller of one's own."""
+
+    def initial(self, batch: int) -> Tensor:
+        """The first states of a batch; of width 0 without memory."""
+
+    def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The next state, and the output y for the measured u."""
 
 
 class GainLimit(NamedTuple):
@@ -280,7 +290,7 @@ class Loop(NamedTuple):
 
 def feedback(
     plant: Plant,
-    controller: StateSpace | Cell,
+    controller: StateSpace | Controller,
     z: Tensor,
     *,
     steps: int,
@@ -291,7 +301,8 @@ def feedback(
 
     Args:
         plant: a `LinearPlant`, or anything with `measure` and `advance`.
-        controller: a state-space network whose inputs are what is measured.
+        controller: a state-space network or its cell, whose inputs are what is measured; or
+            anything with `initial` and `step`.
         z: the plant's first states ``([E,] batch, n)``.
         steps: how many sampling times.
         x: the controller's first states; None is 0, or what it learned.

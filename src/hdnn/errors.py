@@ -169,8 +169,11 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> HdnnError:
     names = list(known)
     text = f"unknown {kind} {shown(name)}: known are {', '.join(names)}"
     lowered = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(str(name).lower()[:100], lowered, n=1, cutoff=0.4)
-    return HdnnError(f"{text}; did you mean {lowered[near[0]]!r}?" if near else text)
+    wanted = str(name).lower()[:100]
+    near = difflib.get_close_matches(wanted, lowered, n=2, cutoff=0.4)
+    ratios = {difflib.SequenceMatcher(None, known, wanted).ratio() for known in near}
+    unique = len(near) == len(ratios) > 0  # H7 is as near to H1 as to H2
+    return HdnnError(f"{text}; did you mean {lowered[near[0]]!r}?" if unique else text)
 
 
 def is_count(value: object, least: int = 1) -> bool:

@@ -69,7 +69,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         T: float | None = None,
         step: float | None = None,
         scheme: Any = None,
-        padding: str = "append",
+        padding: str | None = None,
         activation: str = "tanh",
         time_invariant: bool = False,
         init_scale: float | None = None,
@@ -297,8 +297,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
             architecture's own.
-        padding: Where zeros are added to the features: after them ("append") or between their
-            halves ("spread").
+        padding: Where zeros are added to features that are not projected: after them ("append",
+            None) or between their halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
         time_invariant: Whether all layers share their weights.
         init_scale: Standard deviation of the initial K. None: 1 / sqrt(width). Biases start
@@ -327,6 +327,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         class_weight: None, "balanced" (inversely to the frequency of the classes), or a dictionary
             from class to weight (1 where missing).
         warm_start: Whether `fit` continues from the network of the last call, with its scaling.
+            There is no `partial_fit`: scaling and defaults are chosen with all rows.
         dtype: "float32" or "float64". None: float64 up to 1000 rows, and where a column's mean is
             over 1000 times its standard deviation.
         device: Where `fit` computes: "cpu", "cuda", "mps", or "auto", which is the CPU for tables.
@@ -365,7 +366,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         T: float | None = None,
         step: float | None = None,
         scheme: Any = None,
-        padding: str = "append",
+        padding: str | None = None,
         activation: str = "tanh",
         time_invariant: bool = False,
         init_scale: float | None = None,
@@ -504,8 +505,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
             architecture's own.
-        padding: Where zeros are added to the features: after them ("append") or between their
-            halves ("spread").
+        padding: Where zeros are added to features that are not projected: after them ("append",
+            None) or between their halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
         time_invariant: Whether all layers share their weights.
         init_scale: Standard deviation of the initial K. None: 1 / sqrt(width).
@@ -529,6 +530,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         standardize: Whether to scale columns to mean 0 and variance 1, with sample weights. Missing
             values need it.
         warm_start: Whether `fit` continues from the network of the last call, with its scaling.
+            There is no `partial_fit`: scaling and defaults are chosen with all rows.
         dtype: "float32" or "float64". None: float64 up to 1000 rows, and where the mean of a column
             or target is over 1000 times its standard deviation.
         device: Where `fit` computes: "cpu", "cuda", "mps", or "auto", which is the CPU for tables.

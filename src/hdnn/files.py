@@ -199,3 +199,14 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def rounded(value: Any, digits: int) -> Any:
+    """Numbers with so many significant digits, in lists, too; anything else as it is.
+
+    >>> rounded([1 / 3, 2], 3)
+    [0.333, 2]
+    """
+    if isinstance(value, list):
+        return [rounded(item, digits) for item in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from hdnn import backends
 from hdnn.backends import BACKENDS
+from hdnn.backends.selection import obstacle_of_memory
 from hdnn.errors import HdnnError, finite_number, is_count, unknown_name
 from hdnn.fields import ACTIVATIONS, Activation, Matrix, Pattern
 from hdnn.fields.activations import activation as activation_of
@@ -100,13 +101,14 @@ class Layer(NamedTuple):
         A = torch.cat([first, self.a.unsqueeze(-1), rest], -1)
         form = Recurrence(W.unsqueeze(-3), A.unsqueeze(-3), self.activation, u.shape[-2])
         states, last = backends.rollout(form, self._damped(x), u, backend)
-        v = torch.cat([states, u], -1)
         if self.turn is not None:  # the last q and u give the state after them
-            end = v[..., -1, :] if lengths is None else _pick(v, lengths - 1)
-            last = _affine(end, self.turn)
+            pair = (states, u)
+            ends = [v[..., -1, :] if lengths is None else _pick(v, lengths - 1) for v in pair]
+            last = _affine(torch.cat(ends, -1), self.turn)
         elif lengths is not None:
             last = _pick(torch.cat([states, last.unsqueeze(-2)], -2), lengths)
-        return _affine(v, self.Y, self.c), last
+        C, D = self.Y.split([states.shape[-1], u.shape[-1]], -1)
+        return _affine(states, C, self.c) + _affine(u, D), last  # without a copy of all states
 
 
 def _affine(x: Tensor, M: Tensor, b: Tensor | None = None) -> Tensor:
@@ -138,7 +140,7 @@ class Cell:
     """
 
     def __init__(self, layers: Sequence[Layer], x0: Tensor, backend: str) -> None:
-        self._layers, self._x0, self._backend = tuple(layers), x0, backend
+        self.layers, self.x0, self._backend = tuple(layers), x0, backend
 
     def initial(self, batch: int) -> Tensor:
         """x_0 of a batch: 0, or what was learned.
@@ -149,7 +151,7 @@ class Cell:
         Returns:
             ``([E,] batch, states)``.
         """
-        return self._x0.unsqueeze(-2).expand(*self._x0.shape[:-1], batch, -1)
+        return self.x0.unsqueeze(-2).expand(*self.x0.shape[:-1], batch, -1)
 
     def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """One step: the next state, and the output, which depends on x and u.
@@ -161,10 +163,10 @@ class Cell:
         Returns:
             The next state, and y ``([E,] batch, outputs)``.
         """
-        if len(self._layers) == 1:
-            return self._layers[0].step(x, u)
+        if len(self.layers) == 1:
+            return self.layers[0].step(x, u)
         parts = []
-        for layer, own in zip(self._layers, x.chunk(len(self._layers), -1), strict=True):
+        for layer, own in zip(self.layers, x.chunk(len(self.layers), -1), strict=True):
             after, u = layer.step(own, u)
             parts.append(after)
         return torch.cat(parts, -1), u
@@ -175,7 +177,7 @@ class Cell:
         """All outputs and the state after the last step; see `StateSpace.forward`."""
         x = self.initial(u.shape[-3]) if x0 is None else x0
         ends = []
-        for layer, own in zip(self._layers, x.chunk(len(self._layers), -1), strict=True):
+        for layer, own in zip(self.layers, x.chunk(len(self.layers), -1), strict=True):
             u, end = layer.run(u, own, lengths, self._backend)
             ends.append(end)
         return u, torch.cat(ends, -1) if len(ends) > 1 else ends[0]
@@ -197,6 +199,84 @@ class _Bounds(NamedTuple):
     drive: Tensor
     C: Tensor
     D: Tensor
+
+
+def _room(h: float, mu: float) -> float:
+    """What the largest eigenvalue of K'K + L L' may be, less what rounding may add."""
+    return (2 / h - 2 * mu) * (1 - 8 * torch.finfo(torch.float64).eps)
+
+
+def _scale(eigenvalues: Tensor, room: float) -> Tensor:
+    """The factor by which the largest of them, the last, has room."""
+    top = eigenvalues[..., -1, None, None].clamp(min=torch.finfo(eigenvalues.dtype).tiny)
+    return (room / top).clamp(max=1.0)
+
+
+def _maps(
+    K: Tensor, L: Tensor, A: Tensor, G: Tensor, B: Tensor, form: _Form
+) -> tuple[Tensor, Tensor]:
+    """W and A of an assembled layer, [K, B] and Q [I - h M, h G, -h K'], of its parameters."""
+    Q, scaled, M = _parts(K.double(), L.double(), A.double(), form)
+    identity = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+    to_states = form.h * Q @ torch.cat([identity / form.h - M, G, -scaled.mT], -1)
+    return torch.cat([scaled.to(B.dtype), B], -1), to_states.to(B.dtype)
+
+
+def _parts(K: Tensor, L: Tensor, A: Tensor, form: _Form) -> Parts:
+    """See `LayerWeights.parts`."""
+    damping, identity = L @ L.mT, torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    # Of eigenvalues alone, whose derivative v v' is finite also where some coincide.
+    scale = _scale(torch.linalg.eigvalsh(K.mT @ K + damping), _room(form.h, form.mu))
+    Q = 2 * torch.linalg.inv(identity - (A - A.mT) / 2) - identity
+    return Parts(Q, scale.sqrt() * K, scale * damping + form.mu * identity)
+
+
+class _Maps(torch.autograd.Function):
+    """What `_maps` gives, with the derivative by hand.
+
+    That takes fewer operations, which cost more than their arithmetic where there are few states.
+    R = [K; L'] becomes r R; where r < 1, |r R v|^2 = room for the first eigenvector v, and d(r R) =
+    r (dR - <r R v v', dR> r R / room). With J = A - A' and T = (I - J / 2)^-1, Q is 2 T - I and
+    dQ = T dJ T. Derivatives of gradients are those of `_maps`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, K: Tensor, L: Tensor, A: Tensor, G: Tensor, B: Tensor, form: _Form
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(K, L, A, G, B)
+        A, R = A.double(), torch.cat([K, L.mT], -2).double()
+        eigenvalues, vectors = torch.linalg.eigh(R.mT @ R)
+        scale = _scale(eigenvalues, _room(form.h, form.mu))
+        root = scale.sqrt()
+        R = root * R
+        K, L = R.split([K.shape[-2], L.shape[-1]], -2)
+        identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+        T = torch.linalg.inv(torch.sub(identity, A - A.mT, alpha=0.5))
+        Q = form.h * torch.sub(T + T, identity)
+        X = torch.cat([(1 / form.h - form.mu) * identity - L.mT @ L, G, -K.mT], -1)
+        ctx.form, ctx.parts = form, (T, Q, X, scale, root, R, vectors[..., -1:])
+        return torch.cat([K.to(B.dtype), B], -1), (Q @ X).to(B.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gouts: Tensor) -> tuple[Tensor | None, ...]:
+        K, L, A, G, B = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradients themselves will be differentiated
+            wanted = [t for t in (K, L, A, G, B) if t.requires_grad]
+            outputs = _maps(K, L, A, G, B, ctx.form)
+            found = iter(torch.autograd.grad(outputs, wanted, gouts, create_graph=True))
+            return tuple(next(found) if need else None for need in ctx.needs_input_grad)
+        T, Q, X, scale, root, R, v = ctx.parts
+        (n, d), m, dtype = G.shape[-2:], K.shape[-2], K.dtype
+        gk, gb = gouts[0].split([n, d], -1)
+        ga = gouts[1].double()
+        gm, gg, rest = (Q.mT @ ga).split([n, d, m], -1)
+        gj = T.mT @ (ctx.form.h * ga @ X.mT) @ T.mT
+        gr = torch.cat([gk - rest.mT, R[..., m:, :] @ -(gm + gm.mT)], -2)
+        room = max(_room(ctx.form.h, ctx.form.mu), torch.finfo(R.dtype).tiny)
+        along = (gr * R).sum((-2, -1), keepdim=True) * (scale < 1) / room
+        gk, gl = (root * (gr - R @ v @ (along * v.mT))).to(dtype).split([m, n], -2)
+        return gk, gl.mT, (gj - gj.mT).to(dtype), gg.to(dtype), gb, None
 
 
 class LayerWeights(nn.Module):
@@ -249,7 +329,10 @@ class LayerWeights(nn.Module):
         Returns:
             ``([E,] rows, columns)``.
         """
-        parameter = getattr(self, name).double()
+        return self._own(name).double()
+
+    def _own(self, name: str) -> Tensor:
+        parameter: Tensor = getattr(self, name)
         return self.patterns[name].assemble(parameter) if name in self.patterns else parameter
 
     def parts(self) -> Parts:
@@ -258,17 +341,7 @@ class LayerWeights(nn.Module):
         Returns:
             The three matrices.
         """
-        h, mu, _, _ = self.form
-        K, L, A = (self.matrix(name) for name in "KLA")
-        identity, J = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device), A - A.mT
-        damping = L @ L.mT
-        # Of eigenvalues alone, whose derivative v v' is finite also where some coincide.
-        top = torch.linalg.eigvalsh(K.mT @ K + damping)[..., -1, None, None]
-        tiny = torch.finfo(A.dtype).tiny
-        room = (2 / h - 2 * mu) * (1 - 8 * torch.finfo(A.dtype).eps)  # for rounding
-        scale = (room / top.clamp(min=tiny)).clamp(max=1.0)
-        Q = torch.linalg.solve(identity - J / 2, identity + J / 2)
-        return Parts(Q, scale.sqrt() * K, scale * damping + mu * identity)
+        return _parts(self.matrix("K"), self.matrix("L"), self.matrix("A"), self.form)
 
     def assemble(self) -> Layer:
         """The matrices of a step, in the dtype of the parameters.
@@ -276,17 +349,22 @@ class LayerWeights(nn.Module):
         Returns:
             The layer.
         """
-        (h, _, activation, d), (Q, K, M) = self.form, self.parts()
+        if self.form.d is not None:
+            return self._assemble_passive(self.form.d)
+        K, L, A, G = (self._own(name) for name in "KLAG")
+        by_hand = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        by_hand = by_hand and obstacle_of_memory(K.dtype, K, L, A, G, self.B) is None
+        W, A = (_Maps.apply if by_hand else _maps)(K, L, A, G, self.B, self.form)
+        none = self.b.new_zeros(A.shape[:-1])
+        Y = torch.cat([self.C, self.D], -1)
+        return Layer(self.form.activation, W, self.b, A, none, Y, self.c)
+
+    def _assemble_passive(self, d: float) -> Layer:
+        (h, _, activation, _), (Q, K, M) = self.form, self.parts()
         G, b = self.matrix("G"), self.b.double()
         lead, (n, inputs) = G.shape[:-2], G.shape[-2:]
         identity = torch.eye(n, dtype=G.dtype, device=G.device)
         P, down = identity - h * M, -h * K.mT  # a step down the energy: P x + down sigma(...)
-        if d is None:
-            B, C, D, c = (self.matrix(name) for name in "BCDc")
-            W, A = torch.cat([K, B], -1), torch.cat([Q @ P, h * Q @ G, Q @ down], -1)
-            return Layer(activation, W, b, A, G.new_zeros(*lead, n), torch.cat([C, D], -1), c).to(
-                self.b.dtype
-            )
         half, rest = h / 2 * G.mT @ G, -(down @ activation.function(b).unsqueeze(-1)).squeeze(-1)
         one = torch.eye(inputs, dtype=G.dtype, device=G.device)
         read = torch.linalg.solve(one + d * half, torch.cat([G.mT, half], -1))  # y = read [q; u]

@@ -85,30 +85,26 @@ class Defect:
 
 
 def _worst(values: Tensor, guess: str = "", among: Tensor | None = None) -> Defect:
-    """The largest of a number for each sample; one that is not finite counts most."""
+    """The largest of a number for each sample; NaN is infinite."""
+    values = torch.where(values.isnan(), math.inf, values)
     values = values if among is None else torch.where(among, values, 0.0)
-    sample = int(torch.nan_to_num(values, nan=math.inf).argmax())
-    value = float(values[sample])
+    value, sample = (float(v) for v in values.max(0))
     guess = guess if math.isfinite(value) else "it diverges, or overflows"
-    return Defect(value, sample if len(values) > 1 else None, guess)
+    return Defect(value, int(sample) if len(values) > 1 else None, guess)
 
 
 def _require(claim: str, tolerance: float, measure: Callable[..., Defect], *arguments: Any) -> None:
     """Measure at a module's own parameters and at typical ones; raise where it is too much."""
     functions = [a for a in arguments if callable(a)]
-    own = measure(*arguments)
-    _compare(claim, tolerance, own, "")
-    if _parameters(functions):
+    defect, where = measure(*arguments), ""
+    if defect.value <= tolerance and _parameters(functions):
+        where = f" at typical parameters (own: {defect.value:.1e})"
         with typical_parameters(*functions):
             try:
-                typical = measure(*arguments)
+                defect = measure(*arguments)
             except Exception as error:
                 error.add_note("at typical parameters; with requires_grad=False they stay as given")
                 raise
-        _compare(claim, tolerance, typical, f" at typical parameters (own: {own.value:.1e})")
-
-
-def _compare(claim: str, tolerance: float, defect: Defect, where: str) -> None:
     if not defect.value <= tolerance:
         sample = "" if defect.sample is None else f", worst sample {defect.sample}"
         guess = f"; {defect.guess}" if defect.guess else ""
@@ -124,8 +120,7 @@ def _owners(functions: Any) -> list[nn.Module | Tensor]:
     """The modules and the tensors that functions, methods and objects refer to."""
     found: list[nn.Module | Tensor] = []
     seen, todo = set(), [*functions]
-    while todo:
-        thing = todo.pop(0)
+    for thing in todo:  # which grows
         if id(thing) in seen or isinstance(thing, type | ModuleType):
             continue
         seen.add(id(thing))
@@ -177,37 +172,42 @@ def typical_parameters(*functions: Any, scale: float = 0.5, seed: int = 0) -> It
     (True, True)
     """
     generator = torch.Generator().manual_seed(seed)
-    saved = [(p, p.data) for p in _parameters(functions)]
-    try:
-        for p, old in saved:
+    with _restored(_parameters(functions)) as parameters:
+        for p in parameters:
             z = torch.randn(p.shape, generator=generator, dtype=torch.float64)
             size = 2 * scale / math.sqrt(p[0].numel()) if p.ndim > 1 and p.numel() else scale
-            p.data = ((scale * z).exp() if bool((old > 0).all()) else size * z).to(old)
+            p.data = ((scale * z).exp() if bool((p > 0).all()) else size * z).to(p)
         yield
+
+
+@contextmanager
+def _restored(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+    """What tensors hold, whatever happens to it meanwhile."""
+    saved = [(t, t.data) for t in tensors]
+    try:
+        yield tensors
     finally:
-        for p, old in saved:
-            p.data = old
+        for t, old in saved:
+            t.data = old
 
 
 @contextmanager
 def _in_double(*functions: Any) -> Iterator[None]:
     """All that functions refer to as copies in float64; what they change is undone."""
-    owners = _owners(functions)
-    parts = [part for o in owners if isinstance(o, nn.Module) for part in o.modules()]
-    held = (vars(part) for part in parts)
-    stores = [s for v in held for s in (v, v["_parameters"], v["_buffers"])]
-    tensors = [*owners, *(t for store in stores for t in store.values())]
-    saved = [(t, t.data) for t in {t: 0 for t in tensors if isinstance(t, Tensor) and t.is_leaf}]
+    modules = [owner for owner in _owners(functions) if isinstance(owner, nn.Module)]
+    held = [v for m in modules for v in (*m.parameters(), *m.buffers(), *map(vars, m.modules()))]
+    tensors = [t for t in _owners([*functions, *held]) if isinstance(t, Tensor) and t.is_leaf]
+    if any(nn.parameter.is_lazy(t) for t in tensors):
+        raise HdnnError("lazy parameters have no values yet; call the module once before")
     default = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(torch.float64)
-        for t, old in saved:
-            t.data = old.to(torch.float64 if old.is_floating_point() else old.dtype, copy=True)
-        yield
-    finally:
-        torch.set_default_dtype(default)
-        for t, old in saved:
-            t.data = old
+    with torch.inference_mode(False), _restored(tensors):
+        try:
+            torch.set_default_dtype(torch.float64)
+            for t in tensors:
+                t.data = t.data.to(torch.float64 if t.is_floating_point() else t.dtype, copy=True)
+            yield
+        finally:
+            torch.set_default_dtype(default)
 
 
 def _state(x: Tensor) -> Tensor:
@@ -227,9 +227,11 @@ def _copy(v: Any) -> Any:
 def _outputs(count: int, function: Callable[..., Any], *inputs: Any) -> tuple[Tensor, ...]:
     """The tensors that a function gives for copies of its inputs, in float64, without a graph."""
     try:
-        out = function(*map(_copy, inputs))
+        with torch.enable_grad():
+            out = function(*map(_copy, inputs))
     except RuntimeError as error:
-        error.add_note("hdnn.testing computes in float64: make constants buffers, or use x.dtype")
+        if "double" in str(error).lower():
+            error.add_note("in hdnn.testing x is float64: make constants buffers, or use x.dtype")
         raise
     given = out if isinstance(out, tuple) else (out,)
     if len(given) != count or not all(isinstance(v, Tensor) for v in given):
@@ -239,16 +241,20 @@ def _outputs(count: int, function: Callable[..., Any], *inputs: Any) -> tuple[Te
     return tuple(v.detach().double() for v in given)
 
 
-def _value(function: Callable[..., Any], *inputs: Any) -> Tensor:
-    return _outputs(1, function, *inputs)[0]
-
-
-def _mapped(function: Callable[..., Any], x: Tensor, *more: Any) -> Tensor:
-    """The value of a map of a space to itself."""
-    y = _value(function, x, *more)
-    if y.shape != x.shape:
-        raise HdnnError(f"the map must keep the shape of x, got {(*x.shape,)} to {(*y.shape,)}")
+def _value(function: Callable[..., Any], *inputs: Any, like: Tensor | None = None) -> Tensor:
+    """What a function gives, in the shape of another tensor."""
+    (y,) = _outputs(1, function, *inputs)
+    if like is not None and y.shape != like.shape:
+        raise HdnnError(f"the shape must be that of x, {(*like.shape,)}, got {(*y.shape,)}")
     return y
+
+
+def _energy(H: Map, x: Tensor, samples: int) -> Tensor:
+    """The energies of states."""
+    E = _value(H, x)
+    if E.numel() != samples:
+        raise HdnnError(f"an energy is one number for each sample, ({samples},), got {(*E.shape,)}")
+    return E.reshape(samples)
 
 
 def _rms(x: Tensor) -> float:
@@ -278,12 +284,13 @@ def _samples(function: Map, x: Tensor) -> int:
 
 
 def _draws(count: int, *tensors: Tensor) -> Iterator[list[Tensor]]:
-    """The given states and inputs, and random ones around them, of all pairs of sizes."""
+    """The given states and inputs, small ones, and others around the given, in all combinations."""
     yield list(tensors)
     for draw in range(count):
+        sizes = [draw // 3**k % 3 for k in range(len(tensors))]
         yield [
-            v + 10.0 ** (draw // 3**k % 3 - 1) * _rms(v) * _normal(v, 9 * draw + k)
-            for k, v in enumerate(tensors)
+            v * (size > 0) + 10.0 ** (size - 1) * _rms(v) * _normal(v, 9 * draw + k)
+            for k, (v, size) in enumerate(zip(tensors, sizes, strict=True))
         ]
 
 
@@ -363,13 +370,13 @@ def _structure(J: Structure, width: int) -> Map:
     if callable(J):
         return J
     if isinstance(J, str):
-        blocks = {"canonical": 1, "interleaved": 0}
-        if J not in blocks:
-            raise unknown_name("J", J, blocks)
+        turn, rest = torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), torch.eye(width // 2)
+        forms = {"canonical": (turn, rest), "interleaved": (rest, turn)}
+        if J not in forms:
+            raise unknown_name("J", J, forms)
         if width % 2:
             raise HdnnError(f"J={J!r} needs an even width, got {width}; give a matrix, or dim")
-        turn, rest = torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), torch.eye(width // 2)
-        matrix = torch.kron(turn, rest) if blocks[J] else torch.kron(rest, turn)
+        matrix = torch.kron(*forms[J])
     else:
         matrix = J.detach()
     if matrix.shape != (width, width) or not torch.equal(matrix, -matrix.mT) or not matrix.any():
@@ -407,8 +414,12 @@ def symplectic_defect(f: Map, x: Tensor, J: Structure = "canonical", dim: int = 
     """
     with _in_double(f, J):
         x = _state(x)
-        at, y = _structure(J, x.shape[dim]), _mapped(f, x)
-        samples = _samples(f, x)
+        x, at = x.movedim(dim, -1), _structure(J, x.shape[dim])
+
+        def g(x: Tensor) -> Tensor:
+            return _value(f, x.movedim(-1, dim), like=x.movedim(-1, dim)).movedim(dim, -1)
+
+        samples = _samples(g, x)
         n = x.numel() // samples
         if n == 2:
             raise HdnnError(
@@ -416,10 +427,10 @@ def symplectic_defect(f: Map, x: Tensor, J: Structure = "canonical", dim: int = 
                 "do not show: take states of at least 4 numbers, or assert_volume_preserving"
             )
         V = _directions(x, samples, LARGEST if callable(J) else DIRECTIONS)
-        A, smooth = _quotients(f, x, V, samples)
+        A, smooth = _quotients(g, x, V, samples)
         B = V.expand_as(A)
         whole = len(V) == n
-        before, after = at(x), at(y)
+        before, after = at(x), at(g(x))
         if whole:  # rows of M, and after them of the identity
             A, before, after = A.mT, after, before
         elif callable(J) or torch.linalg.matrix_rank(before) < len(before):
@@ -431,9 +442,8 @@ def symplectic_defect(f: Map, x: Tensor, J: Structure = "canonical", dim: int = 
             before = after = torch.linalg.inv(before)
 
         def apply(matrix: Tensor, rows: Tensor) -> Tensor:
-            v = rows.movedim(1, 0).reshape(-1, *x.shape).movedim(dim % x.ndim - x.ndim, -1)
-            v = (matrix @ v.unsqueeze(-1)).squeeze(-1).movedim(-1, dim % x.ndim - x.ndim)
-            return v.reshape(len(v), samples, n).movedim(0, 1)
+            v = rows.movedim(1, 0).reshape(-1, *x.shape, 1)
+            return (matrix @ v).reshape(len(v), samples, n).movedim(0, 1)
 
         J_A, J_B = apply(after, A), apply(before, B)
         worst = _worst(form_defect(A, J_A, B, J_B), among=smooth)
@@ -509,7 +519,7 @@ def volume_defect(f: Map, x: Tensor) -> Defect:
     """
     with _in_double(f):
         x = _state(x)
-        _mapped(f, x)
+        _value(f, x, like=x)
         samples = _samples(f, x)
         n = x.numel() // samples
         if n > LARGEST:
@@ -563,9 +573,7 @@ def inverse_defect(f: Map, inverse: Map, x: Tensor) -> Defect:
         x = _state(x)
         errors = []
         for one, other in ((f, inverse), (inverse, f)):
-            back = _value(other, _value(one, x))
-            if back.shape != x.shape:
-                raise HdnnError(f"back and forth, x is {(*back.shape,)} instead of {(*x.shape,)}")
+            back = _value(other, _value(one, x), like=x)
             errors.append((back - x).abs().reshape(len(x), -1).amax(1) / x.abs().max())
         left, right = errors
         guess = "does a half use an old value of the other, or are the halves in the same order?"
@@ -627,21 +635,18 @@ def energy_defect(step: Map, H: Map, x: Tensor, steps: int = 1000) -> Defect:
     if steps < 8:
         raise HdnnError(f"give at least 8 steps, got {steps}")
     with _in_double(step, H):
-        x = start = _state(x)
-        energies, samples, quarter = [], _samples(H, x), steps // 4
-        far = way = x.new_zeros(samples)
-        for k in range(steps):
-            before, x = x, _mapped(step, x)
-            energies.append(_value(H, x).reshape(samples))
-            if k < quarter:
-                moves = (v.reshape(samples, -1).norm(dim=1) for v in (x - before, x - start))
-                way, far = way + next(moves), torch.maximum(far, next(moves))
-        E = torch.stack(energies)
+        x, quarter = _state(x), steps // 4
+        path, samples = [x], _samples(H, x)
+        for _ in range(steps):
+            path.append(_value(step, path[-1], like=x))
+        E = torch.stack([_energy(H, state, samples) for state in path[1:]])
         first, last = E[:quarter], E[-quarter:]
         shift = last.mean(0) - first.mean(0)
         swings = (part.amax(0) - part.amin(0) for part in (first, last))
         swing = torch.minimum(*swings) + 1e-9 * E.abs().amax(0) + 1e-300
-        turned = ~(way < 3 * far)  # what is not finite counts
+        begin = torch.stack(path[: quarter + 1]).reshape(quarter + 1, samples, -1)
+        way = begin.diff(dim=0).norm(dim=2).sum(0)
+        turned = ~(way < 3 * (begin - begin[0]).norm(dim=2).amax(0))  # what is not finite counts
         if not bool(turned.any()):
             raise HdnnError(f"no state turns around in {quarter} steps; take more, or larger ones")
         trend = "grows" if float(shift[turned].sum()) > 0 else "falls"
@@ -696,8 +701,8 @@ def conservation_defect(field: Map, H: Map, x: Tensor) -> Defect:
     """
     with _in_double(field, H):
         x = _state(x)
-        f, samples = _mapped(field, x), _samples(H, x)
-        f = f.reshape(samples, -1)
+        f, samples = _value(field, x, like=x), _samples(H, x)
+        f, _ = f.reshape(samples, -1), _energy(H, x, samples)
         rate, smooth = _quotients(H, x, f.unsqueeze(0), samples)
         # Where directions are few they find a part of the gradient only: then the bar is higher.
         gradient, _ = _quotients(H, x, _directions(x, samples), samples)
@@ -738,8 +743,8 @@ def passivity_defect(
 ) -> Defect:
     """How much more energy is stored than supplied, energy(x+) - energy(x) - supply, relative.
 
-    It is searched for at the given states and inputs and at 27 random draws around them, from a
-    tenth to ten times their size. A search proves nothing, but finds most mistakes.
+    It is searched for at the given states and inputs and in 27 random draws: a tenth of their size,
+    and around them up to ten times their size. A search proves nothing, but finds most mistakes.
 
     Args:
         step: gives (x+, y) for (x, u).
@@ -780,8 +785,8 @@ def passivity_defect(
             if incremental:
                 (next2, y2), before, inputs = _outputs(2, step, x2, u2), x1 - x2, u1 - u2
                 next1, y1 = next1 - next2, y1 - y2
-            after, first = _value(energy, next1), _value(energy, before)
-            given = _value(supply or product, inputs, y1)
+            after, first = (_energy(energy, v, len(x)) for v in (next1, before))
+            given = _value(supply or product, inputs, y1, like=after)
             size = after.abs() + first.abs() + given.abs()
             excess = torch.maximum(excess, (after - first - given) / size.clamp_min(1e-300))
         guess = "more is stored than supplied: a sign, or an output without its share of the input?"
@@ -859,7 +864,8 @@ def contraction_defect(step: InputStep, x: Tensor, u: Tensor, rate: float = 1.0)
         V, largest = _directions(x, samples), x.new_zeros(samples)
         for x1, u1 in _draws(9, x, u):
             A, smooth = _quotients(partial(following, u1), x1, V, samples)
-            size = torch.linalg.matrix_norm(A, 2)
+            size = torch.linalg.matrix_norm(A.nan_to_num(0.0, 0.0, 0.0), 2)
+            size = torch.where(A.isfinite().flatten(1).all(1), size, math.inf)
             largest = torch.maximum(largest, torch.where(smooth, size, 0.0))
         guess = f"differences of states grow by a factor of {float(largest.max()):.4g} in a step"
         return _worst((largest - rate).clamp_min(0.0), guess)
@@ -893,7 +899,7 @@ def assert_contracting(
 
 def _time(step: Step, x: Tensor) -> float:
     """A time in which the state changes about by its own size."""
-    return 1e-3 * _rms(x) / _rms(_mapped(step, x, 1e-3) - x)
+    return 1e-3 * _rms(x) / _rms(_value(step, x, 1e-3, like=x) - x)
 
 
 def consistency_defect(step: Step, field: Map, x: Tensor) -> Defect:
@@ -920,7 +926,7 @@ def consistency_defect(step: Step, field: Map, x: Tensor) -> Defect:
     """
     with _in_double(step, field):
         x = _state(x)
-        f, h = _mapped(field, x), 1e-3 * _time(step, x)
+        f, h = _value(field, x, like=x), 1e-3 * _time(step, x)
         q1, q2, q4 = ((_value(step, x, h / k) - x) * (k / h) for k in (1, 2, 4))
         error = (8 * q4 - 6 * q2 + q1) / 3 - f
         values = error.reshape(len(x), -1).square().mean(1).sqrt() / _rms(f)
@@ -1030,9 +1036,7 @@ def adjoint_defect(K: Map, K_adjoint: Map, x: Tensor) -> Defect:
             v = _normal(x, draw)
             there = _value(K, v)
             s = _normal(there, 100 + draw)
-            back = _value(K_adjoint, s)
-            if back.shape != x.shape:
-                raise HdnnError(f"K' gives {(*back.shape,)}, but K takes {(*x.shape,)}")
+            back = _value(K_adjoint, s, like=x)
             size = there.norm() * s.norm() + v.norm() * back.norm()
             values.append(((there * s).sum() - (v * back).sum()).abs() / size.clamp_min(1e-300))
         linear = torch.allclose(_value(K, 2 * v), 2 * there)
@@ -1084,27 +1088,24 @@ def gradient_defect(f: Map, x: Tensor) -> Defect:
         samples = _samples(f, x)
         V, u, inputs = _directions(x, samples), _normal(_value(f, x)), x.clone().requires_grad_()
         with torch.enable_grad():
-            total = (u * f(inputs * 1)).sum()
-        wanted = [inputs, *parameters]
-        gradients = [torch.zeros_like(t) for t in wanted]
-        if total.requires_grad:
-            gradients = [*torch.autograd.grad(total, wanted, materialize_grads=True)]
+            total = (u * f(inputs * 1)).sum() + 0 * inputs.sum()
+        slopes = torch.autograd.grad(total, [inputs, *parameters], materialize_grads=True)
         A, smooth = _quotients(f, x, V, samples)
-        rows, g = u.reshape(samples, 1, -1), gradients[0].reshape(samples, -1)
+        rows, g = u.reshape(samples, 1, -1), slopes[0].reshape(samples, -1)
         size = A.flatten(1).norm(dim=1) * rows.flatten(1).norm(dim=1)
         error = ((A * rows).sum(-1) - g @ V.mT).norm(dim=1) / size.clamp_min(1e-300)
         worst = _worst(error, "autograd and differences disagree: is a state detached?", smooth)
 
-        changes, starts = [_normal(p, 1) for p in parameters], [p.data for p in parameters]
+        moves = [(p, p.data, _normal(p, 1)) for p in parameters]
 
         def along(t: Tensor) -> Tensor:
-            for p, start, change in zip(parameters, starts, changes, strict=True):
-                p.data = start + t.detach() * change
+            for p, start, change in moves:
+                p.data = start + float(t.detach()) * change
             return _value(f, x).reshape(1, -1)
 
         D = _quotients(along, x.new_zeros(1, 1), x.new_ones(1, 1), 1)[0].flatten()
-        slopes = [(g * c).sum() for g, c in zip(gradients[1:], changes, strict=True)]
-        error = ((D * u.flatten()).sum() - sum(slopes)).abs() / (D.norm() * u.norm() + 1e-300)
+        slope = sum((g * change).sum() for g, (_, _, change) in zip(slopes[1:], moves, strict=True))
+        error = ((D * u.flatten()).sum() - slope).abs() / (D.norm() * u.norm() + 1e-300)
         if float(error) > worst.value:
             return Defect(float(error), None, "parameters: is one detached, or rounded?")
         return worst
@@ -1150,7 +1151,7 @@ def same_map_defect(f: Map, x: Tensor) -> Defect:
     with _in_double(f):
         x = _state(x)
         given = _copy(x)
-        first = f(given).detach()
+        first = _value(lambda: f(given))
         values = {"the second time: is it random, or does it keep a state?": _value(f, x)}
         with torch.no_grad():
             values["without gradients"] = f(x.clone())

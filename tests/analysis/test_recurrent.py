@@ -10,7 +10,7 @@ import torch
 import hdnn
 from hdnn.analysis import certify
 from hdnn.errors import HdnnError
-from hdnn.statespace import LayerWeights, Parts, StateSpace
+from hdnn.statespace import Layer, LayerWeights, StateSpace
 
 KINDS: dict[str, dict[str, Any]] = {
     "contracting": {"outputs": 2},
@@ -47,36 +47,25 @@ def test_only_for_one_layer_gradients_are_proved_not_to_grow() -> None:
 
 def test_a_broken_promise_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the scaling of K, or with a Q that is no rotation."""
-    right = LayerWeights.parts
+    right = LayerWeights.assemble
 
-    def unscaled(self: LayerWeights) -> Parts:
-        Q, K, M = right(self)
-        return Parts(Q, 3 * K, M)
+    def unscaled(self: LayerWeights) -> Layer:
+        layer = right(self)
+        states, units = layer.A.split([layer.A.shape[-1] - len(layer.W), len(layer.W)], -1)
+        return layer._replace(W=3 * layer.W, A=torch.cat([states, 3 * units], -1))
 
-    def growing(self: LayerWeights) -> Parts:
-        Q, K, M = right(self)
-        return Parts(1.2 * Q, K, M)
+    def growing(self: LayerWeights) -> Layer:
+        layer = right(self)
+        return layer._replace(A=1.2 * layer.A)
 
-    bounds = LayerWeights.bounds
     for wrong in (unscaled, growing):
         broken = model(scale=3.0)
-        rate = broken.rate
-        assert isinstance(rate, float)
+        assert certify(broken, torch.randn(4, 80, 1)).ok
         with monkeypatch.context() as patch:
-            patch.setattr(LayerWeights, "parts", wrong)
-            patch.setattr(LayerWeights, "bounds", lambda self, r=right: _bounds(self, r, bounds))
+            patch.setattr(LayerWeights, "assemble", wrong)
             certificate = certify(broken, torch.randn(4, 80, 1))
         assert not certificate.ok
         assert "contraction" in [check.name for check in certificate.failed]
-
-
-def _bounds(layer: LayerWeights, right: Any, bounds: Any) -> Any:
-    """What is promised: that of the parts as they should be."""
-    wrong, LayerWeights.parts = LayerWeights.parts, right
-    try:
-        return bounds(layer)
-    finally:
-        LayerWeights.parts = wrong  # type: ignore[method-assign]
 
 
 def test_what_cannot_be_examined_is_an_error_or_said() -> None:

@@ -73,7 +73,7 @@ def test_one_bar_for_the_outermost_step(monkeypatch: pytest.MonkeyPatch) -> None
     terminal = Console(file=io.StringIO(), force_terminal=True, width=80)
     places: list[float] = []
     monkeypatch.setattr(base, "errors", terminal)
-    monkeypatch.setattr(base, "SOON", 0.0)
+    monkeypatch.setattr(base, "BAR_DELAY", 0.0)
     monkeypatch.setattr(
         base.Progress, "update", lambda *_, completed, total: places.append(completed)
     )
@@ -91,7 +91,7 @@ def test_one_bar_for_the_outermost_step(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_bar_knows_the_time_left_of_long_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(base, "errors", Console(file=io.StringIO(), force_terminal=True))
-    monkeypatch.setattr(base, "SOON", 0.0)
+    monkeypatch.setattr(base, "BAR_DELAY", 0.0)
     timed = functools.partial(base.Progress, get_time=lambda: clock[0])
     monkeypatch.setattr(base, "Progress", timed)
     bar = base._Bar()
@@ -191,7 +191,7 @@ def test_predictions_are_harmless_on_a_terminal_and_exact_in_a_pipe(
 def test_the_bar_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(base, "errors", Console(file=out, force_terminal=True, width=80))
-    monkeypatch.setattr(base, "SOON", 0.0)
+    monkeypatch.setattr(base, "BAR_DELAY", 0.0)
     with base._progress_bar():
         for _ in progress.track(range(2), "\x1b[31mred"):
             pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commands import Trained, done, fails, read_rows, record, write_rows
@@ -26,6 +27,19 @@ def test_held_out_data_give_the_metrics_of_the_run(
             row = next(line for line in lines if line.startswith(title))
             metrics = [part[key] for part in (result, result["linear"], result["baseline"])]
             assert [float(text) for text in row.split()[1:]] == pytest.approx(metrics, abs=1e-4)
+
+
+def test_the_confusion_matrix_has_true_classes_in_rows() -> None:
+    """All rows have one class, and 30 of 40 are taken for the other: nothing is symmetric."""
+    draw = np.random.default_rng(0).normal(size=120)
+    write_rows(Path("t.csv"), x=draw, y=np.where(draw > 0, "up", "down"))
+    done("train", "t.csv", "--target", "y", "--layers", 2, "--out", "run")
+    write_rows(Path("new.csv"), x=[-3.0] * 30 + [3.0] * 10, y=["up"] * 40)
+    lines = done("evaluate", "run", "new.csv").stdout.splitlines()
+    header = next(k for k, line in enumerate(lines) if line.startswith("true"))
+    rows = [line.split() for line in lines[header + 2 : header + 4]]
+    assert lines[header].split()[-2:] == ["down", "up"]
+    assert rows == [["down", "0", "0"], ["up", "30", "10"]]
 
 
 def test_another_table_is_measured_as_predict_predicts_it(mail: Trained) -> None:

@@ -118,7 +118,10 @@ def test_derivatives_are_right_and_may_be_differentiated() -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("options", [{"batch": 300}, {"batch": 40, "ensemble": 3}, {"period": 7}])
+@pytest.mark.parametrize(
+    "options",
+    [{"batch": 300}, {"batch": 40, "ensemble": 3}, {"period": 7}, {"batch": 100, "period": 200}],
+)
 def test_the_same_bits_for_any_number_of_threads(
     options: dict[str, Any], dtype: torch.dtype
 ) -> None:

@@ -15,8 +15,6 @@ from commands import record
 from hdnn.errors import HdnnError
 from hdnn.playground import FOLDER, make_server
 from hdnn.playground.server import HEADERS, Server
-from hdnn.playground.theme import theme_css
-from hdnn.plots import DARK, LIGHT
 
 
 @pytest.fixture
@@ -53,15 +51,6 @@ def test_the_server_serves_the_page_with_a_strict_policy(server: Any) -> None:
     assert (status, headers["Content-Type"]) == (200, "text/javascript; charset=utf-8")
     assert get(server, "/", "HEAD")[::2] == (200, b"")
     assert get(server, "/", "POST")[0] == 501
-
-
-def test_the_colors_are_those_of_figures_and_reports() -> None:
-    made = theme_css()
-    assert (FOLDER / "theme.css").read_text(encoding="utf-8") == made, (
-        "make it again: python -m hdnn.playground.theme"
-    )
-    assert made.count(f"--c1: {DARK.color(1)};") == 2
-    assert f"--c9: {LIGHT.color(9)};" in made
 
 
 def test_nothing_outside_the_folder_is_served(server: Any) -> None:

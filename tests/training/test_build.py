@@ -72,3 +72,11 @@ def test_statistics_of_images_are_exact() -> None:
     scaled = IMAGES.X.double() / 255
     assert mean[0] == pytest.approx(float(scaled.mean()), rel=1e-12)
     assert std[0] == pytest.approx(float(scaled.std(correction=0)), rel=1e-12)
+
+
+def test_images_in_floating_point_are_not_standardized() -> None:
+    X = torch.rand(12, 1, 8, 8, dtype=torch.float32)
+    data = Dataset.from_arrays(X, np.arange(12) % 3, task="classification")
+    with pytest.raises(HdnnError, match=r"uint8, from 0 to 255, got torch\.float32"):
+        built(data)
+    assert built(data, standardize=False)(X).shape == (12, 3)

@@ -188,7 +188,7 @@ def test_threads_slices_and_resuming_change_no_bit(
     net = joint_model(build("H1"), "softmax", features)
     ends = []
     for threads, seconds, stop in ((1, 10.0, False), (3, 10.0, False), (2, 0.0, True)):
-        monkeypatch.setattr(compiled, "SLICE", seconds)
+        monkeypatch.setattr(compiled, "CALL_SECONDS", seconds)
         monkeypatch.setattr(torch, "get_num_threads", lambda count=threads: count)
         copied = copy.deepcopy(net)
         loop = make_loop(copied, data, JOINT)

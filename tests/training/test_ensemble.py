@@ -84,7 +84,7 @@ def test_diverged_member_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> N
     X[1, 7] = torch.nan
     ends = []
     for seconds in (0.0, 10.0):
-        monkeypatch.setattr(compiled, "SLICE", seconds)
+        monkeypatch.setattr(compiled, "CALL_SECONDS", seconds)
         network = networks([0, 1])
         train_ensemble(network, X, y, [0, 1], CONFIG, may_diverge=True)
         assert bool(torch.isfinite(network.K).all())

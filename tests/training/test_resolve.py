@@ -177,6 +177,22 @@ def test_settings_for_other_data_raise() -> None:
         resolve(Config(record={}), IMAGES)
 
 
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [
+        (table(features=70), {}),  # projected, so that there is no padding
+        (table(), {"time_invariant": True}),  # without a smoothness penalty
+        (table(), {"architecture": "FCNN", "projection": "off"}),
+        (IMAGES, {"block": "convolution"}),
+    ],
+)
+def test_resolving_again_changes_nothing(data: Dataset, model: Any) -> None:
+    once = resolve(Config(model=model), data)
+    assert resolve(once, data) == once
+    smooth = "time_invariant" not in model and "block" not in model
+    assert once.training.alpha == (1e-3 if smooth else 0.0)
+
+
 @pytest.mark.parametrize("data", [table(), IMAGES], ids=["table", "images"])
 def test_resolved_config_is_complete_and_stays(data: Dataset) -> None:
     once = resolve(Config(training={"epochs": 3}), data)
@@ -302,6 +318,24 @@ def test_every_setting_changes_the_training_or_raises(
 def test_settings_that_another_one_rules_out_raise(tables: Any, words: str) -> None:
     with pytest.raises(HdnnError, match=words):
         build(resolve(Config(**tables), IMAGES).model, IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "training", "words"),
+    [
+        (table(), {"padding": "append", "projection": "on"}, {}, "padding is for projection='off"),
+        (table(features=70), {"padding": "append"}, {}, "padding is for projection='off'"),
+        (table(), {"time_invariant": True}, {"alpha": 0.1}, "alpha .* shares its weights"),
+        (IMAGES, {"block": "convolution"}, {"alpha": 0.1}, "alpha .* has plain convolutions"),
+        (IMAGES, {}, {"method": "coordinate"}, "an image classifier is trained with method='joint"),
+        (table(), {}, {"method": "coordinate", "schedule": "one-cycle"}, "one-cycle"),
+    ],
+)
+def test_what_does_nothing_beside_the_data_or_another_table_raises(
+    data: Dataset, model: Any, training: Any, words: str
+) -> None:
+    with pytest.raises(HdnnError, match=words):
+        resolve(Config(model=model, training=training), data)
 
 
 # --- building -------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ _FAILURES = DivergenceError, ConvergenceError, FetchError, FileFormatError, Stor
 USE, LOOK, CHECK, MORE = "Use", "Look", "Check", "More"
 """Panels of `hdnn --help`."""
 
-SOON = 0.5
+BAR_DELAY = 0.5
 """Seconds after which a step that is not over gets a bar: a shorter one would only flicker."""
 
 console = Console()
@@ -224,7 +224,7 @@ class _Bar:
             if done >= total:
                 self.close()
                 return
-        if time.monotonic() - self.began < SOON:
+        if time.monotonic() - self.began < BAR_DELAY:
             return
         if self.bar is None:
             columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

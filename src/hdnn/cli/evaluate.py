@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +14,10 @@ from hdnn.errors import HdnnError, shortened
 if TYPE_CHECKING:
     from hdnn.data import Dataset
 
-MOST_CLASSES = 20
+CLASS_ROWS = 20
 """Rows of the table by class that are shown."""
 
-MOST_COLUMNS = 10
+CONFUSION_COLUMNS = 10
 """Of a confusion matrix that is shown."""
 
 
@@ -86,12 +85,12 @@ def _training_data(loaded: LoadedModel, needed: bool) -> Dataset | None:
 
 def _show_evaluation(metrics: dict[str, Any]) -> None:
     """All metrics but what is too long for a screen; `--json` has all of it."""
-    from hdnn.training.evaluation import METRICS, REFERENCES
+    from hdnn.training.evaluation import METRICS, REFERENCES, metric_text
 
     say(f"{metrics['samples']} samples")
     columns = {"result": metrics} | {name: metrics[name] for name in REFERENCES if name in metrics}
     overall = [
-        [title, *(_number(column.get(name)) for column in columns.values())]
+        [title, *(metric_text(column.get(name)) for column in columns.values())]
         for name, title in METRICS.items()
         if name in metrics
     ]
@@ -102,7 +101,7 @@ def _show_evaluation(metrics: dict[str, Any]) -> None:
     elif len(metrics["targets"]) > 1:
         rows = metrics["targets"]
         names = ("r2", "rmse", "mae")
-        cells = [[_name(row["name"]), *(_number(row[name]) for name in names)] for row in rows]
+        cells = [[_name(row["name"]), *(metric_text(row[name]) for name in names)] for row in rows]
         show_table(["target", *(METRICS[name] for name in names)], cells)
     show_warnings(metrics["warnings"])
 
@@ -117,30 +116,25 @@ def _name(label: Any, most: int = 16) -> str:
     return shortened(str(label), most)
 
 
-def _number(value: float | None) -> str:
-    """Four digits, or a dash for what is not defined."""
-    if value is None or math.isnan(value):
-        return "-"
-    return f"{value:.4f}" if abs(value) < 100 else f"{value:.5g}"
-
-
 def _show_classes(classes: Sequence[dict[str, Any]]) -> None:
+    from hdnn.training.evaluation import metric_text
+
     names = ("precision", "recall", "f1", "average_precision")
     rows = [
         [
             _name(row["label"]),
             str(row["samples"]),
-            *(_number(row[name]) for name in names),
+            *(metric_text(row[name]) for name in names),
         ]
-        for row in classes[:MOST_CLASSES]
+        for row in classes[:CLASS_ROWS]
     ]
     show_table(["class", "samples", "precision", "recall", "F1", "avg. prec."], rows)
-    if len(classes) > MOST_CLASSES:
-        say(f"  and {len(classes) - MOST_CLASSES} more classes; --json has all of them")
+    if len(classes) > CLASS_ROWS:
+        say(f"  and {len(classes) - CLASS_ROWS} more classes; --json has all of them")
 
 
 def _show_confusion(confusion: Sequence[Sequence[int]], labels: Sequence[Any]) -> None:
-    if len(labels) > MOST_COLUMNS:
+    if len(labels) > CONFUSION_COLUMNS:
         say(f"The confusion matrix has {len(labels)} columns; --json has it.")
         return
     width = max(3, 56 // len(labels))  # what 80 columns leave beside the names of the rows

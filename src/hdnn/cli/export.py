@@ -25,7 +25,7 @@ def export(
     Raw columns or uint8 images in, probabilities out; see docs/export.md.
     """
     from hdnn.models import load
-    from hdnn.models.export import export_onnx
+    from hdnn.models.onnx_export import export_onnx
 
     model = load(run) if run.is_file() else load_run(run).model
     written = export_onnx(model, out, check=check)

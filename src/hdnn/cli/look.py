@@ -63,7 +63,7 @@ def gradients(
     from hdnn import plots
     from hdnn.analysis import profile
     from hdnn.plots.style import check_path
-    from hdnn.training.evaluation import block_states
+    from hdnn.training.inputs import block_states
     from hdnn.training.runs import Run
 
     folder = Run(run)

@@ -128,13 +128,15 @@ def _predictions(model: Model, X: Tensor) -> Rows:
     """Values, or the most probable class of each sample and the probabilities of all."""
     import torch
 
+    from hdnn.files import rounded
+
     # Rounded to the digits that float32 has: the others are noise, and double the file.
     if model.task == "regression":
-        return [[float(f"{value:.9g}") for value in row] for row in model.predict(X).tolist()]
+        return [rounded(row, 9) for row in model.predict(X).tolist()]
     with torch.no_grad():
         probabilities = model.probabilities(X)
     return [
-        [model.labels[best], *(float(f"{p:.6g}") for p in row)]
+        [model.labels[best], *rounded(row, 6)]
         for best, row in zip(probabilities.argmax(-1).tolist(), probabilities.tolist(), strict=True)
     ]
 

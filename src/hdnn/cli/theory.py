@@ -30,7 +30,7 @@ def certify(
     from rich.text import Text
 
     from hdnn import analysis
-    from hdnn.training.evaluation import examined
+    from hdnn.training.inputs import examined
 
     loaded = load_run(run)
     X = examined(loaded.model, loaded.features(data), samples)
@@ -75,7 +75,7 @@ def advise(
 
     from hdnn import analysis
     from hdnn.config import Config
-    from hdnn.training.evaluation import evenly
+    from hdnn.training.inputs import evenly
     from hdnn.training.runs import prepare
 
     network = {"architecture": architecture, "layers": layers, "T": T, "seed": seed}

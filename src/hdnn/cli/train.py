@@ -157,7 +157,13 @@ def _interruptible(run: Run) -> Iterator[None]:
 def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
     """Show the metrics beside those of a linear model and a baseline, then the warnings."""
     from hdnn.training.diagnosis import convergence_warning
-    from hdnn.training.evaluation import REFERENCES, evaluate, references, result_warnings
+    from hdnn.training.evaluation import (
+        REFERENCES,
+        evaluate,
+        metric_text,
+        references,
+        result_warnings,
+    )
     from hdnn.training.runs import read_history
 
     _, data, model = prepared
@@ -172,7 +178,7 @@ def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json
         return
     for name in ("train", "test", *REFERENCES):
         values = metrics.get(name) or others.get(name, {})
-        texts = [f"{SHOWN[k]} {values[k]:.4f}" for k in SHOWN if k in values]
+        texts = [f"{SHOWN[k]} {metric_text(values[k])}" for k in SHOWN if k in values]
         samples = f"  ({values['samples']} samples)" if "samples" in values else ""
         if values:
             say(f"{name:8}  {', '.join(texts)}{samples}")

@@ -21,7 +21,7 @@ from hdnn.data.columns import MISSING
 from hdnn.data.encoder import PERIODS, EncodedColumn, as_days
 
 if TYPE_CHECKING:
-    from hdnn.models.export import Interface
+    from hdnn.models.onnx_export import Interface
 
 OURS = "hdnn/"
 """What our names in the graph begin with, so that a column may have any other."""

@@ -187,12 +187,14 @@ static int run(TrainingCall c, i64 threads) {
   return 0;
 }
 static int run(RolloutCall c, i64 threads) {
-  constexpr i64 FEWEST = 8, MOST_PIECES = 16, MOST_BYTES = 32 << 20;  // samples; partial gradients
+  constexpr i64 MOST_PIECES = 16, MOST_BYTES = 32 << 20;  // of partial gradients
   const hdnn_rollout &p = *c.rollout;
+  // Samples of a piece: the fewer steps share matrices, the more its partial gradients cost.
+  const i64 fewest = std::max<i64>(8, 32 * p.period / std::max<i64>(1, p.steps));
   const Kernels &kernels = kernels_of(p.itemsize);
   const i64 width = p.states + p.inputs + 1, E = std::max<i64>(1, p.networks);
   const i64 weights = p.period * (p.units * width + p.states * (width + p.units)) * p.itemsize;
-  c.pieces = std::min({p.samples / FEWEST, divided_up(MOST_PIECES, E), MOST_BYTES / (E * weights)});
+  c.pieces = std::min({p.samples / fewest, divided_up(MOST_PIECES, E), MOST_BYTES / (E * weights)});
   c.pieces = std::max<i64>(1, c.pieces);
   c.most = divided_up(p.samples, c.pieces);
   kernels.measure_rollout(&c);

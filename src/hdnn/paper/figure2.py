@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hdnn.analysis import profile
 from hdnn.data import split
+from hdnn.files import rounded
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import ensembles
 from hdnn.paper.experiment import Experiment, frame
@@ -174,25 +175,23 @@ def _recorded(
     K = network.K[e].detach().flatten(1)
     record: Record = {
         "recordings": len(low),
-        "minimum": float(low.min()),  # all digits: whether it reaches 1 is a matter of rounding
-        "maximum": _round(high.max()),
-        "of_mean_minimum": _round(of_mean.min()),
-        "of_mean_maximum": _round(of_mean.max()),
-        "smallest": _round(observer.column("smallest")[:, e].min()),
+        "minimum": float(low.min()),
+        "maximum": float(high.max()),
+        "of_mean_minimum": float(of_mean.min()),
+        "of_mean_maximum": float(of_mean.max()),
+        "smallest": float(observer.column("smallest")[:, e].min()),
         "shown": case.shown,
-        "shown_maximum": [_round(v) for v in high[:, case.shown].max(0)],
-        "shown_last": [_round(v) for v in high[-1, case.shown]],
-        "gradient": [_round(part.mean()) for part in gradient],
-        "spread": _round(float((K - K.mean(0)).norm(dim=1).mean() / K.mean(0).norm())),
+        "shown_maximum": high[:, case.shown].max(0).tolist(),
+        "shown_last": high[-1, case.shown].tolist(),
+        "gradient": [float(part.mean()) for part in gradient],
+        "spread": float((K - K.mean(0)).norm(dim=1).mean() / K.mean(0).norm()),
     }
+    record = {name: rounded(value, 5) for name, value in record.items()}
+    record["minimum"] = float(low.min())  # all digits: whether it reaches 1 is a matter of rounding
     if case in DRAWN and seed == DRAWN_SEED:
         curves = of_mean[::DRAWN_EVERY, case.shown].T
-        record["curves"] = [[_round(v, 4) for v in curve] for curve in curves]
+        record["curves"] = rounded(curves.tolist(), 4)
     return record
-
-
-def _round(value: float, digits: int = 5) -> float:
-    return float(f"{value:.{digits}g}")
 
 
 def run(case: Case, seeds: Sequence[int]) -> list[Record]:

@@ -6,14 +6,13 @@ pandas.read_json("records.jsonl", lines=True)
 from __future__ import annotations
 
 import os
-import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from hdnn.errors import FileFormatError, HdnnError, StorageError
+from hdnn.errors import FileFormatError, HdnnError, StorageError, shown
 from hdnn.files import read_json_lines, write_json_lines
 
 Record = dict[str, Any]
@@ -79,7 +78,7 @@ class Records:
         key = tuple(record[name] for name in self.key)
         if not all(isinstance(value, str | int | float) for value in key):
             raise FileFormatError(
-                f"{', '.join(self.key)} of a record are texts and numbers, got {reprlib.repr(key)}"
+                f"{', '.join(self.key)} of a record are texts and numbers, got {shown(key)}"
             )
         return key, record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -75,3 +76,16 @@ def markdown(heads: Iterable[str], rows: Iterable[Sequence[str]], left: int | No
     heads = list(heads)
     rules = ["---" if left is None or k < left else "---:" for k in range(len(heads))]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rules, *rows))
+
+
+def fill(text: str, parts: Mapping[str, str]) -> str:
+    r"""A page with each part written between ``<!-- its name -->`` and ``<!-- end -->``.
+
+    >>> fill("<!-- a -->\nold\n<!-- end -->", {"a": "new"})
+    '<!-- a -->\nnew\n<!-- end -->'
+    """
+    for name, part in parts.items():
+        pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
+        own = part.replace("\\", r"\\")
+        text = re.sub(pattern, rf"\g<1>{own}\g<2>", text, flags=re.DOTALL)
+    return text

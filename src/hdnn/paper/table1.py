@@ -27,7 +27,7 @@ SEEDS_TOGETHER = 20
 """Networks that are trained as one ensemble: enough to keep several cores busy."""
 
 
-class Settings(NamedTuple):
+class CellSettings(NamedTuple):
     """What a protocol leaves open and a cell fixes, chosen on validation data.
 
     Args:
@@ -78,10 +78,10 @@ def cells(
     return experiment.select("Table 1", hint, every, **filters)
 
 
-def settings(cell: Cell) -> Settings:
+def settings(cell: Cell) -> CellSettings:
     """The frozen settings of a cell, from its protocol."""
     by_cell = protocols("table1")[cell.protocol].cells
-    return Settings(**by_cell[f"{cell.data}/{cell.architecture}/{cell.layers}"])
+    return CellSettings(**by_cell[f"{cell.data}/{cell.architecture}/{cell.layers}"])
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def draw_data(cell: Cell, seeds: Sequence[int]) -> ensembles.SeedSamples:
 
 
 def train(
-    cell: Cell, own: Settings, data: ensembles.SeedSamples
+    cell: Cell, own: CellSettings, data: ensembles.SeedSamples
 ) -> tuple[HamiltonianNetwork, np.ndarray]:
     """Train a cell for every seed.
 

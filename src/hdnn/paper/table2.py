@@ -88,6 +88,8 @@ def run_config(cell: Cell, seed: int) -> Config:
     column = [*steps, CONVOLUTION].index(cell.architecture)
     protocol = protocols("table2")[cell.protocol].training
     training = {**protocol, "epochs": cell.epochs, "seed": seed}
+    if cell.architecture == CONVOLUTION:
+        training["alpha"] = 0.0  # nothing keeps plain convolutions alike
     return Config(
         data={"source": cell.data},
         model={**model, "seed": seed + SEED_STRIDE * column},

@@ -25,6 +25,7 @@ from hdnn.models import Model
 from hdnn.plots.style import DARK, LIGHT, check_path
 from hdnn.reports import sections, words
 from hdnn.training.build import build
+from hdnn.training.evaluation import metric_text
 from hdnn.training.runs import Run, prepare, read_history
 from hdnn.training.trainer import Trainer
 
@@ -280,9 +281,9 @@ def render(inputs: ReportInputs) -> Report:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("math", "typeset", "number", "certificate"):
+    for name in ("math", "typeset", "certificate"):
         environment.filters[name] = getattr(words, name)
-    environment.filters["shortened"] = shortened
+    environment.filters |= {"shortened": shortened, "metric": metric_text}
     with np.errstate(all="ignore"):  # states of a run that diverged are not finite
         content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
     page = environment.get_template("report.html.j2").render(

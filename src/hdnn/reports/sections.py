@@ -28,15 +28,13 @@ from hdnn.reports.slider import slider
 from hdnn.training.evaluation import (
     METRICS,
     Array,
-    block_states,
-    evenly,
-    examined,
     logits_of,
     outputs_of,
     predictions_metrics,
     reference_predictions,
     score,
 )
+from hdnn.training.inputs import block_states, evenly, examined
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from hdnn.plots.flow import Flow, flow
 from hdnn.plots.regions import Box, box_around, grid
 from hdnn.plots.style import color_ramp
 from hdnn.reports.words import number
-from hdnn.training.evaluation import evenly
+from hdnn.training.inputs import evenly
 
 RESOLUTION = 120
 """Cells along each side of the decision regions."""

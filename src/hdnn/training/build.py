@@ -38,6 +38,11 @@ def build(config: ModelConfig, data: Dataset) -> Model:
     return _column_model(config, data, generator)
 
 
+def is_projected(projection: str, features: int, width: int) -> bool:
+    """Whether features enter the network by a learned linear map, not widened with zeros."""
+    return projection == "on" or (projection == "auto" and features > width)
+
+
 def _options(config: ModelConfig) -> dict[str, Any]:
     """What networks over features and over channels take alike."""
     names = ("architecture", "scheme", "activation", "time_invariant", "T", "step")
@@ -55,7 +60,7 @@ def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator
         )
     dtype = getattr(torch, config.dtype)
     padding = projection = None
-    if config.projection == "off" or (config.projection == "auto" and features <= width):
+    if not is_projected(config.projection, features, width):
         padding = Padding(features, width, config.padding)
     even, options = width + width % 2, _options(config)
     name = options.pop("architecture")

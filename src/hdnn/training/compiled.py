@@ -24,7 +24,7 @@ from hdnn.training.loops import Epoch, Loop, Observer
 from hdnn.training.output_solver import ITERATIONS, MOST_UNKNOWNS, TOLERANCE
 from hdnn.training.samples import Samples
 
-SLICE = 0.05
+CALL_SECONDS = 0.05
 """Seconds of one call: as long as an interrupt may have to wait."""
 STATE = ("first", "second", "adam_steps", "V")
 """What an epoch changes beside the weights: the moments and steps of Adam, the output layers."""
@@ -134,7 +134,7 @@ class CompiledTraining:
     def epoch(self, order: Tensor, number: int, observer: Observer | None = None) -> list[Epoch]:
         """One epoch of every network; ``order`` is ``(E or 1, samples)``.
 
-        It is cut into calls of at most `SLICE` seconds, which changes no number. An iteration that
+        It is cut into calls of at most `CALL_SECONDS`, which changes no number. An iteration that
         is observed is a call of its own. A network whose loss is not finite keeps its weights
         until the next epoch; its losses are NaN.
         """
@@ -167,7 +167,7 @@ class CompiledTraining:
             if observer is not None and wait == 0:
                 self._show(observer, iteration, rows[:, at * self.batch : (at + 1) * self.batch])
             # Calls grow from one step, as nobody knows before how long a step takes.
-            most = max(1, min(2 * most, int(SLICE / max(seconds, 1e-9))))
+            most = max(1, min(2 * most, int(CALL_SECONDS / max(seconds, 1e-9))))
             at += count
         self._write()
         return [self._summary(losses[e], rows.shape[1]) for e in range(len(losses))]

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from hdnn.errors import shown
 from hdnn.models import Model
-from hdnn.networks import HamiltonianNetwork
 from hdnn.progress import track
 from hdnn.training.objective import loss_name
 
@@ -26,8 +25,6 @@ MOST_NUMBERS = 4_000_000
 """In the table that a linear model is fitted to, about: more take long and change little."""
 LARGEST = 1e6
 """Values beyond it, in standardized columns, are slips that no linear solver survives."""
-PIXELS = 2000
-"""States of images, one for every pixel, that are analyzed at most: each has its own Jacobian."""
 BINS = 15
 """Of equal width, into which `calibration_error` sorts the samples by confidence."""
 CLASS_METRICS = ("precision", "recall", "f1", "roc_auc", "average_precision")
@@ -44,28 +41,15 @@ SUMMARY = ("samples", "log_loss", "accuracy", "rmse", "mae", "r2")
 """The metrics that a run keeps."""
 
 
-def evenly(X: Tensor, most: int) -> Tensor:
-    """At most so many samples, evenly spaced: tables may be sorted, so not the first ones."""
-    return X[torch.linspace(0, len(X) - 1, min(most, len(X))).long()]
+def metric_text(value: float | None) -> str:
+    """A metric as terminal and report show it: four decimals, a dash for what is not defined.
 
-
-@torch.no_grad()
-def block_states(model: Model, X: Tensor, most: int) -> list[tuple[HamiltonianNetwork, Tensor]]:
-    """Every Hamiltonian network of a model, and the states of a few samples that enter it.
-
-    Args:
-        model: the trained model.
-        X: ``(samples, features)``, or images ``(samples, C, H, W)``.
-        most: samples at most; of images, as many as have `PIXELS` pixels.
+    >>> metric_text(0.98765), metric_text(1234.5678), metric_text(None)
+    ('0.9877', '1234.6', '-')
     """
-    return model.block_inputs(model.prepare(examined(model, X, most)))
-
-
-def examined(model: Model, X: Tensor, most: int) -> Tensor:
-    """A few samples, evenly spaced; arguments as in `block_states`."""
-    if model.stem.takes_images:
-        most = min(most, max(1, PIXELS // X[0, 0].numel()))
-    return evenly(X, most)
+    if value is None or np.isnan(value):
+        return "-"
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:.5g}"
 
 
 @torch.no_grad()

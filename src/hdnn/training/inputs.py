@@ -1,4 +1,4 @@
-"""New data for a trained model, by name, file or folder: read with the types that it knows."""
+"""New data for a trained model: read with the types that it knows, and a few samples of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from hdnn.data.images import IMAGE_SETS, SUFFIXES, is_image_file, load, read_fol
 from hdnn.data.loading import BUNDLED, bundled_frame
 from hdnn.errors import HdnnError
 from hdnn.models import Model
+from hdnn.networks import HamiltonianNetwork
 
 Source = str | os.PathLike[str]
+PIXELS = 2000
+"""States of images, one for every pixel, that are analyzed at most: each has its own Jacobian."""
 
 
 def read_features(model: Model, source: Source) -> Tensor:
@@ -127,6 +130,33 @@ def _class_numbers(model: Model, classes: Sequence[Any], source: Source) -> Tens
 def _size(model: Model) -> tuple[int, int]:
     height, width = model.stem.shape[1:]
     return height, width
+
+
+# --- a few samples --------------------------------------------------------------------------------
+
+
+def evenly(X: Tensor, most: int) -> Tensor:
+    """At most so many samples, evenly spaced: tables may be sorted, so not the first ones."""
+    return X[torch.linspace(0, len(X) - 1, min(most, len(X))).long()]
+
+
+@torch.no_grad()
+def block_states(model: Model, X: Tensor, most: int) -> list[tuple[HamiltonianNetwork, Tensor]]:
+    """Every Hamiltonian network of a model, and the states of a few samples that enter it.
+
+    Args:
+        model: the trained model.
+        X: ``(samples, features)``, or images ``(samples, C, H, W)``.
+        most: samples at most; of images, as many as have `PIXELS` pixels.
+    """
+    return model.block_inputs(model.prepare(examined(model, X, most)))
+
+
+def examined(model: Model, X: Tensor, most: int) -> Tensor:
+    """A few samples, evenly spaced; arguments as in `block_states`."""
+    if model.stem.takes_images:
+        most = min(most, max(1, PIXELS // X[0, 0].numel()))
+    return evenly(X, most)
 
 
 # --- images ---------------------------------------------------------------------------------------

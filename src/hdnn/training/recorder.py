@@ -20,7 +20,7 @@ from hdnn.analysis.norms import Norms, spaced_depths
 from hdnn.analysis.profile import profile
 from hdnn.config import DEPTHS, SAMPLES, RecordConfig
 from hdnn.errors import HdnnError
-from hdnn.files import finite, read_json_lines
+from hdnn.files import finite, read_json_lines, rounded
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 
@@ -57,24 +57,16 @@ class Recording:
         Returns:
             Numbers and lists by name; the columns of `norms` among them.
         """
-        columns = {name: _rounded(value) for name, value in self.norms.to_dict().items()}
-        plain: dict[str, Any] = finite(
-            {
-                "epoch": self.epoch,
-                "iteration": self.iteration,
-                "gradient_norm": _rounded(self.gradient_norm),
-                "gradient": _rounded(list(self.gradient)),
-                **columns,
-            }
-        )
+        columns = {
+            "epoch": self.epoch,
+            "iteration": self.iteration,
+            "gradient_norm": self.gradient_norm,
+            "gradient": list(self.gradient),
+            **self.norms.to_dict(),
+        }
+        # Six digits are more than a figure shows, and lines of full precision are twice as long.
+        plain: dict[str, Any] = finite({name: rounded(v, 6) for name, v in columns.items()})
         return plain
-
-
-def _rounded(value: Any) -> Any:
-    # Six digits are more than a figure shows, and lines of full precision are twice as long.
-    if isinstance(value, list):
-        return [_rounded(part) for part in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def read_recordings(path: Path) -> list[dict[str, Any]]:

@@ -23,6 +23,8 @@ from hdnn.data import Dataset
 from hdnn.errors import HdnnError, shown, unknown_name
 from hdnn.models import Scaler
 from hdnn.schemes import named_scheme
+from hdnn.training.build import is_projected
+from hdnn.training.loops import check_settings
 from hdnn.training.protocols import protocols
 
 Values = dict[str, Any]
@@ -67,17 +69,39 @@ def resolve(config: Config, data: Dataset) -> Config:
         rules = _planar if data.kind == "planar" else _table
         model, training = rules(model, training, protocol, data)
         model = {**_column_defaults(model, data), **model}
-    chosen_model, chosen_training = ModelConfig(**model), TrainingConfig(**training)
+        projected = is_projected(model.get("projection", "auto"), data.X.shape[1], model["width"])
+        model["projection"] = "on" if projected else "off"
+    chosen_model = ModelConfig(**model)
+    chosen_training = _smoothness(config, chosen_model, TrainingConfig(**training))
     check_applies(config.data, data.kind)
     check_applies(chosen_model, data.kind, config.model.model_fields_set)
     check_applies(chosen_training, data.kind, config.training.model_fields_set)
     described = config.data.replace(source=data.source, digest=data.digest)
+    chosen_training = complete(chosen_training, data.kind)
+    check_settings(chosen_training, data.kind)
     return Config(
         data=complete(described, data.kind),
         model=complete(chosen_model, data.kind),
-        training=complete(chosen_training, data.kind),
+        training=chosen_training,
         record=None if config.record is None else complete(config.record, data.kind),
     )
+
+
+def _smoothness(config: Config, model: ModelConfig, training: TrainingConfig) -> TrainingConfig:
+    """With alpha = 0 where no layers are kept alike; an error if another alpha was set.
+
+    FCNN may have any: networks that are compared share their objective, whose penalty is 0 there.
+    """
+    convolution = model.block == "convolution"
+    if not (convolution or model.time_invariant):
+        return training
+    if config.training.to_dict().get("alpha"):
+        what = "has plain convolutions" if convolution else "shares its weights"
+        raise HdnnError(
+            "alpha (--alpha) is for Hamiltonian layers with weights of their own, and this network "
+            f"{what}: leave it out"
+        )
+    return training.replace(alpha=0.0)
 
 
 def _timed(model: Values) -> bool:

@@ -55,7 +55,7 @@ class Export:
             largest output (at least 1); None without onnxruntime or with ``check=False``.
 
     >>> from pathlib import Path
-    >>> from hdnn.models.export import Export
+    >>> from hdnn.models.onnx_export import Export
     >>> Export(Path("m.onnx"), 2048, {"y": ("batch", 4)}, {"y_N": ("batch", 4)}, 1e-7).inputs
     {'y': ('batch', 4)}
     """

@@ -28,7 +28,7 @@ from hdnn import fields, schemes
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.fields import ACTIVATIONS, STRUCTURES
 from hdnn.files import atomic, read_bytes
-from hdnn.models.images import ImageStem
+from hdnn.models.image_models import ImageStem
 from hdnn.models.model import Blocks, Model
 from hdnn.models.stems import Padding, Projection, Scaler, TableStem
 from hdnn.networks import HamiltonianNetwork

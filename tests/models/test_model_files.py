@@ -30,7 +30,7 @@ from hdnn.fields import (
     Matrix,
     Weights,
 )
-from hdnn.models import Blocks, Model, Padding, Projection, Scaler, files, image_model
+from hdnn.models import Blocks, Model, Padding, Projection, Scaler, image_model, model_files
 from hdnn.schemes import ImplicitMidpoint, Scheme, Splitting
 from processes import memory_growth, on_linux
 
@@ -339,7 +339,7 @@ def test_the_numbers_of_a_description_are_counted_exactly_enough(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hdnn.save(THINGS[name](), tmp_path / "thing")
-    monkeypatch.setattr(files, "FREE", 0)
+    monkeypatch.setattr(model_files, "FREE", 0)
     hdnn.load(tmp_path / "thing")
 
 
@@ -388,7 +388,7 @@ def test_missing_memory_is_no_damage_to_the_file(
         raise MemoryError
 
     hdnn.save(build("H1"), tmp_path / "net")
-    monkeypatch.setitem(files._CONSTRUCTORS, "HamiltonianNetwork", fail)
+    monkeypatch.setitem(model_files._CONSTRUCTORS, "HamiltonianNetwork", fail)
     for work in (lambda: hdnn.load(tmp_path / "net"), lambda: hdnn.save(build("H1"), tmp_path)):
         with pytest.raises(MemoryError):
             work()

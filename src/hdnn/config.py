@@ -311,8 +311,7 @@ class TrainingConfig(Settings):
     batch_size: Positive = setting(
         125,
         "--batch-size",
-        depends="planar problems: 125; tables: all up to 300 rows (coordinate: 500), else "
-        "equal batches of about 200; "
+        depends="planar problems: 125; tables: all up to 200 rows (coordinate: 500), else 200; "
         "images: 100",
     )
     """Samples in a batch."""

@@ -309,8 +309,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             or "adam".
         max_iter: Number of epochs, passes over the data. None: 35 up to 10 rows per feature, 50
             from 100 on, in between with the logarithm.
-        batch_size: Rows in an iteration. None: all of up to 300 (coordinate: 500), else equal
-            batches of about 200.
+        batch_size: Rows in an iteration. None: all of up to 200 (coordinate: 500), else 200.
         learning_rate: Learning rate of Adam. None: 0.3 / width, and two thirds of it where the
             schedule is constant.
         schedule: Learning rate over the epochs: "constant" or "cosine" (down to 0). None: cosine
@@ -515,8 +514,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         solver: How coordinate descent solves for the output layer: "newton" (None)
             or "adam".
         max_iter: Number of epochs, passes over the data. None: 50.
-        batch_size: Rows in an iteration. None: all of up to 300 (coordinate: 500), else equal
-            batches of about 200.
+        batch_size: Rows in an iteration. None: all of up to 200 (coordinate: 500), else 200.
         learning_rate: Learning rate of Adam. None: 0.4 / width, and two thirds of it where the
             schedule is constant.
         schedule: Learning rate over the epochs: "constant" or "cosine" (down to 0). None: cosine

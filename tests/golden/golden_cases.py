@@ -375,8 +375,7 @@ def trainings() -> Iterator[tuple[str, Training]]:
         for (dtype, method), tolerance in TOLERANCES.items():
             given = {"architecture": name, "method": method, "dtype": dtype, "max_iter": 5}
             iris = IRIS | ({"T": 3.0} if name == "H1" else {})
-            diabetes = {"batch_size": 200} if method == "joint" else {}
-            tables = {"iris": iris, "diabetes": diabetes}
+            tables = {"iris": iris, "diabetes": {}}
             for problem, options in {"swiss-roll": planar, **tables}.items():
                 yield (
                     f"{problem} {name} {method} {dtype}",

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from commands import write_rows
@@ -23,7 +21,6 @@ from hdnn.errors import HdnnError
 from hdnn.training.build import build
 from hdnn.training.resolve import (
     resolve,
-    table_batch,
     table_epochs,
     table_penalty,
     table_width,
@@ -75,10 +72,9 @@ RULES: list[tuple[Dataset, dict[str, Any], dict[str, Any]]] = [
     (table(), {"step": 0.1, "alpha": 0.5}, {"T": None, "alpha": 0.5}),
     (table(), {"architecture": "MS1"}, {"T": 1.2}),
     (table(), {"architecture": "FCNN"}, {"T": None}),
-    (table(rows=300), {}, {"batch_size": 300}),
-    (table(rows=301), {}, {"batch_size": 151}),
+    (table(rows=201), {}, {"batch_size": 200}),
     (table(rows=500), {"method": "coordinate"}, {"batch_size": 500, "schedule": "constant"}),
-    (table(rows=501), {"method": "coordinate"}, {"batch_size": 167}),
+    (table(rows=501), {"method": "coordinate"}, {"batch_size": 200}),
     (table(), {"width": 9}, {"learning_rate": 0.03}),  # made even
     (table(), {"width": 10, "schedule": "constant"}, {"learning_rate": 0.02}),
     (table(features=100), {"projection": "off"}, {"width": 132}),
@@ -126,14 +122,6 @@ def test_a_row_more_changes_the_training_of_a_table_little(features: int) -> Non
 @pytest.mark.parametrize("rows", [50, 300, 640, 5000])
 def test_a_column_more_changes_the_training_of_a_table_little(rows: int) -> None:
     check_near([(rows, features) for features in range(1, 600)])
-
-
-@given(st.integers(1, 10_000), st.sampled_from([300, 500]))
-def test_no_batch_is_much_smaller_than_the_others(rows: int, most: int) -> None:
-    size = table_batch(rows, most)
-    batches = math.ceil(rows / size)
-    assert (size == rows) if rows <= most else (150 < size <= 250)
-    assert rows - (batches - 1) * size > size - batches
 
 
 @pytest.mark.parametrize("rows", [60, 150, 400, 1500])

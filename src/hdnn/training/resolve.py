@@ -163,11 +163,11 @@ NARROW, WIDE = 400, 800
 SMALL = 1000
 """Up to so many rows, numbers are float64."""
 
-FULL_BATCH = {"coordinate": 500, "joint": 300}
+FULL_BATCH = {"coordinate": 500, "joint": 200}
 """Up to so many rows, they are one batch, ..."""
 
 BATCH = 200
-"""... and beyond in batches of the same size, of about so many."""
+"""... and beyond in batches of so many."""
 
 RATES = {"classification": 0.3, "regression": 0.4}
 """Times 1 / width: the learning rate of Adam, which the schedule brings to 0, ..."""
@@ -194,17 +194,6 @@ def table_width(rows: int, features: int) -> int:
     share = between(rows, NARROW, WIDE)
     least, factor = 8 * 4**share, 2 * 2**share
     return 2 * round(max(least, min(factor * features, MOST_PADDED)) / 2)
-
-
-def table_batch(rows: int, most: int) -> int:
-    """The size of equal batches of about 200 rows, or of one batch of up to `most` rows.
-
-    In batches of 200, the one row that is left of 401 would count as much as 200 others.
-
-    >>> table_batch(300, 300), table_batch(401, 300), table_batch(1000, 300)
-    (300, 201, 200)
-    """
-    return rows if rows <= most else math.ceil(rows / round(rows / BATCH))
 
 
 def table_epochs(rows_per_feature: float) -> int:
@@ -245,7 +234,7 @@ def _table(model: Values, training: Values, protocol: str, data: Dataset) -> Pai
     rate = RATES[data.task] / even * (STEADY if training["schedule"] == "constant" else 1)
     classifies = data.task == "classification"
     rules = {
-        "batch_size": table_batch(rows, FULL_BATCH[training["method"]]),
+        "batch_size": rows if rows <= FULL_BATCH[training["method"]] else BATCH,
         "learning_rate": rate,
         "alpha": 1e-3,
         "epochs": table_epochs(rows / features) if classifies else EPOCHS[1],

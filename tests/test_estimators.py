@@ -120,10 +120,9 @@ def test_weights_are_repetitions(kind: Any, method: str) -> None:
     X, y = IRIS
     rng = np.random.default_rng(0)
     weight = rng.integers(0, 3, len(X))
-    weighted = quick(kind, method=method, batch_size=500).fit(X, y, sample_weight=weight)
-    repeated = quick(kind, method=method, batch_size=500).fit(
-        X.repeat(weight, axis=0), y.repeat(weight)
-    )
+    options = {"method": method, "batch_size": 500, "alpha_c": 0.01}  # else by number of rows
+    weighted = quick(kind, **options).fit(X, y, sample_weight=weight)
+    repeated = quick(kind, **options).fit(X.repeat(weight, axis=0), y.repeat(weight))
     np.testing.assert_allclose(values(weighted), values(repeated), rtol=1e-7, atol=1e-9)
 
 

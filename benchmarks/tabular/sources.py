@@ -80,6 +80,42 @@ def _noisy_categories(rows: int, columns: int, numbers: int) -> tuple[pd.DataFra
     return X, y.astype(int)
 
 
+def _customers(*useless: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """A table as people have it: an id, dates, texts, numbers of all sizes, 6 % of it missing.
+
+    One of three classes is to be predicted, of which noise decides a good part. The columns of
+    numbers and texts that are named say nothing of it.
+    """
+    rng, rows = np.random.default_rng(0), 800
+    plan, visits = rng.integers(3, size=rows), rng.poisson(4, rows)
+    age, income = rng.normal(45, 14, rows).round(), rng.lognormal(8.3, 0.5, rows).round(2)
+    score = (age - 45) / 14 + (plan == 2) * 1.5 - (visits - 4) / 2 * (plan == 0)
+    score += np.log(income / 4000) + rng.normal(0, 1.0, rows)
+    days = pd.to_timedelta(rng.integers(3000, size=rows), unit="D")
+    words = (
+        "good slow kind rude quick lost clean late new odd",
+        "app shop staff order price parcel bill mail visit",
+        "again now today soon often always never lately twice once",
+    )
+    drawn = [rng.choice(text.split(), rows) for text in words]
+    X = pd.DataFrame(
+        {
+            "customer_id": [f"C{k:05d}" for k in range(rows)],
+            "since": (pd.Timestamp("2015-01-01") + days).strftime("%d.%m.%Y"),
+            "city": rng.choice(["Zürich", "Genève", "Köln", "Málaga", "Bern"], rows),
+            "plan": np.array(["basic", "plus", "pro"])[plan],
+            "age": age,
+            "visits": visits.astype(float),
+            "income": income,
+            "discount": rng.uniform(0, 0.3, rows).round(3),
+            "comment": [" ".join(row) for row in zip(*drawn, strict=True)],
+        }
+    )
+    X = X.mask(rng.random(X.shape) < [0.0, *[0.06] * (X.shape[1] - 1)])
+    left_out = [name for name in ("discount", "comment") if name not in useless]
+    return X.drop(columns=left_out), np.digitize(score, np.quantile(score, [0.4, 0.75]))
+
+
 def _bundled(load: Callable[..., Any], task: str = "classification") -> Source:
     return Source(task, lambda: load(return_X_y=True, as_frame=True))
 
@@ -130,6 +166,8 @@ TUNING: dict[str, Source] = {
     "few-many-classes": _classes(400, 90, 15, n_redundant=60, n_classes=12, n_clusters_per_class=1),
     "few-noisy-categories": Source("classification", lambda: _noisy_categories(280, 9, 0)),
     "noisy-mixed": Source("classification", lambda: _noisy_categories(650, 8, 6)),
+    "customers": Source("classification", _customers),
+    "customers-useless": Source("classification", lambda: _customers("discount", "comment")),
     "26-classes": _classes(8000, 16, 12, n_classes=26, class_sep=2.0),
     "quantiles": _synthetic(
         "classification",

@@ -237,7 +237,7 @@ class ModelConfig(Settings):
     T: Above | None = setting(
         None,
         "--T",
-        depends="planar problems: as tuned for Table 1; tables: 3 (H1, classification), else 1.2",
+        depends="planar problems: as tuned for Table 1; tables: 2 (H1, classification), else 1.2",
         when=("block", "hamiltonian"),
     )
     """Final time; a layer has the step T / layers."""
@@ -304,7 +304,8 @@ class TrainingConfig(Settings):
     epochs: Count = setting(
         50,
         "--epochs",
-        depends="50; tables: 35 to classify fewer than 25 rows a feature; images: 40 (paper)",
+        depends="50; tables: 35 to 50 to classify, by the logarithm of the rows per feature; "
+        "images: 40 (paper)",
     )
     """Passes over the training data."""
     batch_size: Positive = setting(
@@ -336,8 +337,8 @@ class TrainingConfig(Settings):
     """Weight of the smoothness penalty on the hidden layers, equation (13)."""
     alpha_c: Weight = setting(
         1e-4,
-        depends="planar problems: as tuned for Table 1; tables: 0.01, and 0.1 to "
-        "classify fewer than 25 rows a feature; images: 0.0002",
+        depends="planar problems: as tuned for Table 1; tables: 0.01, to classify features / rows "
+        "within 0.01 and 1; images: 0.0002",
     )
     """Weight of the penalty on the output layer."""
     solver: Annotated[str, one_of("newton", "adam")] = setting(

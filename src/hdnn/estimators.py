@@ -290,9 +290,9 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             "ResNet" or "FCNN"; or an `hdnn.zoo.Architecture` of your own.
         layers: Number of layers. None: 8.
         width: Width of the network; an odd one is made even. None: twice the number of features,
-            within 8 and 64, and from 800 rows on four times, within 32 and 64; more than 64
-            features are projected to 64.
-        T: Final time; a layer has the step T / layers. FCNN has none. None: 3 for H1, else 1.2.
+            within 8 and 64, up to 400 rows, rising to four times, within 32 and 64, from 800 rows
+            on; more than 64 features are projected to 64.
+        T: Final time; a layer has the step T / layers. FCNN has none. None: 2 for H1, else 1.2.
             H2 needs a T that shrinks with the width, as the norm of its J grows.
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
@@ -307,16 +307,16 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             every iteration, then takes a step on the hidden layers. None: joint.
         solver: How coordinate descent solves for the output layer: "newton" (None)
             or "adam".
-        max_iter: Number of epochs, passes over the data. None: 50, and 35 for fewer than 25 rows
-            per feature.
+        max_iter: Number of epochs, passes over the data. None: 35 up to 10 rows per feature, 50
+            from 100 on, in between with the logarithm.
         batch_size: Rows in an iteration. None: all of up to 200 (coordinate: 500), else 200.
         learning_rate: Learning rate of Adam. None: 0.3 / width, and two thirds of it where the
             schedule is constant.
         schedule: Learning rate over the epochs: "constant" or "cosine" (down to 0). None: cosine
             for joint, constant for coordinate descent.
         alpha: Weight of the smoothness penalty, which keeps adjacent layers alike. None: 0.001.
-        alpha_c: Weight of the penalty on the output layer. None: 0.01, and 0.1 for fewer than 25
-            rows per feature.
+        alpha_c: Weight of the penalty on the output layer. None: features / rows, within 0.01
+            and 1.
         early_stopping: Whether to hold out rows, stop when their loss no longer falls, and restore
             the weights of the best epoch.
         validation_fraction: Fraction of the rows to hold out for early stopping.
@@ -498,8 +498,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
             "ResNet" or "FCNN"; or an `hdnn.zoo.Architecture` of your own.
         layers: Number of layers. None: 8.
         width: Width of the network; an odd one is made even. None: twice the number of features,
-            within 8 and 64, and from 800 rows on four times, within 32 and 64; more than 64
-            features are projected to 64.
+            within 8 and 64, up to 400 rows, rising to four times, within 32 and 64, from 800 rows
+            on; more than 64 features are projected to 64.
         T: Final time; a layer has the step T / layers. FCNN has none. None: 1.2.
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the

@@ -65,12 +65,34 @@ def test_categories_unseen_missing_and_rare() -> None:
     assert few.feature_names == ["c=b", "c=a", "v"]
     X = few.transform({"c": np.array(["a", "new", None], object), "v": np.zeros(3)})
     assert X[:, :2].tolist() == [[0, 1], [0, 0], [0, 0]]
+    assert few.notes == ()
     many = encoded(read_table({"c": [f"t{i % 40}" for i in range(500)]}))
     assert len(many.feature_names) == 33
+    (note,) = many.notes
+    assert note.endswith("the 32 most frequent texts, and one for the others: c (40 texts)")
     assert many.feature_names[32] == "c=(rare)"
     X = many.transform({"c": np.array(["t0", "t39", "new", None], object)})
     assert X.sum(1).tolist() == [1, 1, 1, 0]
     assert X[:, 32].tolist() == [0, 1, 1, 0]
+
+
+def test_free_text_is_left_out_and_mentioned() -> None:
+    """Where most texts occur once, a feature for each of the most frequent tells of few rows."""
+    rng = np.random.default_rng(0)
+    comments = [f"{a} {b}" for a, b in rng.integers(25, size=(500, 2))]
+    columns = {"comment": comments, "v": np.arange(500.0)}
+    encoder = encoded(read_table(columns))
+    assert encoder.feature_names == ["v"]
+    assert encoder.notes == (
+        "left out, free text (in fewer than two rows each, on average): comment",
+    )
+    kept = encoded(read_table(columns, categorical=["comment"]), keep=["comment"])
+    assert len(kept.feature_names) == 34
+    often = encoded(read_table({**columns, "comment": comments[:200] * 2 + comments[:100]}))
+    assert len(often.feature_names) == 34
+    small = {name: values[:32] for name, values in columns.items()}
+    small["comment"][:5] = ["again"] * 5
+    assert len(encoded(read_table(small)).feature_names) > 20
 
 
 def test_gaps_get_an_indicator_where_there_are_many() -> None:

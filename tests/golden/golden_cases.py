@@ -374,7 +374,9 @@ def trainings() -> Iterator[tuple[str, Training]]:
         planar = PLANAR | ({} if name == "FCNN" else {"T": 1.2})
         for (dtype, method), tolerance in TOLERANCES.items():
             given = {"architecture": name, "method": method, "dtype": dtype, "max_iter": 5}
-            for problem, options in {"swiss-roll": planar, "iris": IRIS, "diabetes": {}}.items():
+            iris = IRIS | ({"T": 3.0} if name == "H1" else {})
+            tables = {"iris": iris, "diabetes": {}}
+            for problem, options in {"swiss-roll": planar, **tables}.items():
                 yield (
                     f"{problem} {name} {method} {dtype}",
                     Training(problem, options | given, tolerance),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +14,17 @@ import torch
 from PIL import Image
 
 from commands import write_rows
+from hdnn.analysis import advise
 from hdnn.config import KINDS, Config, Setting, all_settings
 from hdnn.data import Dataset, load
 from hdnn.errors import HdnnError
 from hdnn.training.build import build
-from hdnn.training.resolve import resolve, table_width
+from hdnn.training.resolve import (
+    resolve,
+    table_epochs,
+    table_penalty,
+    table_width,
+)
 from hdnn.training.runs import prepare
 from hdnn.training.trainer import Trainer
 
@@ -48,7 +56,7 @@ def settings(data: Dataset, protocol: str | None = None, **values: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("rows", "features", "width"),
-    [(100, 1, 8), (799, 13, 26), (799, 65, 64), (800, 1, 32), (800, 13, 52), (10**6, 20_000, 64)],
+    [(100, 1, 8), (400, 13, 26), (600, 13, 40), (400, 65, 64), (800, 1, 32), (10**6, 20_000, 64)],
 )
 def test_width_by_rows_and_features(rows: int, features: int, width: int) -> None:
     assert table_width(rows, features) == width
@@ -56,9 +64,11 @@ def test_width_by_rows_and_features(rows: int, features: int, width: int) -> Non
 
 RULES: list[tuple[Dataset, dict[str, Any], dict[str, Any]]] = [
     (table(), {}, {"method": "joint", "schedule": "cosine", "epochs": 35, "alpha_c": 0.1}),
-    (table(), {}, {"layers": 8, "width": 20, "T": 3.0, "step": None, "scale": 20**-0.5}),
-    (table(rows=250), {}, {"epochs": 50, "alpha_c": 0.01, "alpha": 1e-3, "standardize": True}),
+    (table(), {}, {"layers": 8, "width": 20, "T": 2.0, "step": None, "scale": 20**-0.5}),
+    (table(rows=1000), {}, {"epochs": 50, "alpha_c": 0.01, "alpha": 1e-3, "standardize": True}),
+    (table(rows=5), {}, {"epochs": 35, "alpha_c": 1.0}),
     (table(task="regression"), {"width": 10}, {"alpha_c": 0.01, "T": 1.2, "learning_rate": 0.04}),
+    (table(task="regression"), {}, {"epochs": 50}),
     (table(), {"step": 0.1, "alpha": 0.5}, {"T": None, "alpha": 0.5}),
     (table(), {"architecture": "MS1"}, {"T": 1.2}),
     (table(), {"architecture": "FCNN"}, {"T": None}),
@@ -91,6 +101,39 @@ def test_rules_for_tables_and_images(
     for name, value in expected.items():
         exact = pytest.approx(value) if isinstance(value, float) else value
         assert getattr(resolved, name) == exact, name
+
+
+def check_near(tables: list[tuple[int, int]]) -> None:
+    """Tables of a row, or a feature, more and more: epochs, penalty and width have no step."""
+    for (rows, features), (more_rows, more_features) in itertools.pairwise(tables):
+        before, after = rows / features, more_rows / more_features
+        change = abs(math.log(after / before))  # beside which two numbers are rounded
+        assert abs(math.log(table_penalty(after) / table_penalty(before))) <= change + 1e-9
+        assert abs(table_epochs(after) - table_epochs(before)) <= 15 / math.log(10) * change + 1
+        wider = table_width(more_rows, more_features) - table_width(rows, features)
+        assert 0 <= wider <= 2 + 4 * (more_features - features) + 96 * change
+
+
+@pytest.mark.parametrize("features", [1, 4, 20, 90])
+def test_a_row_more_changes_the_training_of_a_table_little(features: int) -> None:
+    check_near([(rows, features) for rows in range(20, 12_000)])
+
+
+@pytest.mark.parametrize("rows", [50, 300, 640, 5000])
+def test_a_column_more_changes_the_training_of_a_table_little(rows: int) -> None:
+    check_near([(rows, features) for features in range(1, 600)])
+
+
+@pytest.mark.parametrize("rows", [60, 150, 400, 1500])
+@pytest.mark.parametrize("features", [2, 10, 40])
+def test_the_step_of_a_new_network_for_a_table_is_one_that_advise_allows(
+    rows: int, features: int
+) -> None:
+    data = table(rows, features)
+    model = build(resolve(Config(), data).model, data)
+    with torch.no_grad():
+        advice = advise(model.network, model.preprocess(data.X[:30].to(model.head.weight.dtype)))
+    assert advice.ok, advice.remedy
 
 
 @pytest.mark.parametrize(

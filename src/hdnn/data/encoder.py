@@ -14,13 +14,16 @@ from pydantic import StrictBool, TypeAdapter, ValidationError
 
 from hdnn.config import one_of
 from hdnn.data.columns import KINDS, ColumnType, Values
-from hdnn.errors import HdnnError, listed, shown
+from hdnn.errors import HdnnError, listed, shortened, shown
 
 MOST_LEVELS = 32
 """Categories with a feature each; the others share one."""
 
 ID_ROWS, ID_SHARE = 20, 0.9
 """Texts in at least this many rows, of which at least this share is distinct, are like an id."""
+
+TEXT_SHARE = 0.5
+"""Free text: more than `MOST_LEVELS` different ones, and more than this share of the rows."""
 
 GAP_ROWS, GAP_SHARE = 50, 0.01
 """At least this many missing values, and this share of the rows, get an indicator column."""
@@ -93,7 +96,7 @@ class ColumnEncoder:
 
     Args:
         columns: the columns that are used, in order.
-        notes: remarks for people: what was left out, and why.
+        notes: remarks for people: what was left out, and why; which texts share a feature.
 
     >>> table = {
     ...     "city": np.array(["Rome", "Bern", "Rome"], object),
@@ -130,6 +133,7 @@ class ColumnEncoder:
             HdnnError: no column is left.
         """
         columns: list[EncodedColumn] = []
+        many: list[str] = []
         left_out: dict[str, list[str]] = {}
         for kind in types:
             column = values[kind.name]
@@ -138,7 +142,14 @@ class ColumnEncoder:
                 left_out.setdefault(reason, []).append(kind.name)
                 continue
             columns.append(_fit(kind, column))
+            if columns[-1].rare:
+                many.append(f"{shortened(kind.name)} ({pd.Series(column).nunique()} texts)")
         notes = [f"left out, {why}: {listed(names)}" for why, names in left_out.items()]
+        if many:
+            notes.append(
+                f"a feature for each of the {MOST_LEVELS} most frequent texts, and one for the "
+                f"others: {listed(many)}"
+            )
         if not columns:
             raise HdnnError(
                 f"no column is of use to predict from: {'; '.join(notes)}; take one nevertheless "
@@ -252,6 +263,8 @@ def _useless(kind: ColumnType, values: Values, keep: bool) -> str | None:
         return None
     if kind.kind == "category" and len(distinct) > ID_SHARE * len(values):
         return "like an id (nearly every row has another text)"
+    if kind.kind == "category" and len(distinct) > max(MOST_LEVELS, TEXT_SHARE * len(values)):
+        return "free text (in fewer than two rows each, on average)"
     whole = kind.kind == "number" and len(distinct) == len(values) and bool(_ID.search(kind.name))
     if whole and np.array_equal(known, np.round(known)):
         return "like an id (by its name, and every row has another number)"

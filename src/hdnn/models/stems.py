@@ -102,16 +102,17 @@ class Scaler(nn.Module):
         known = torch.isfinite(wide)
         shares = known * w[:, None]
         total = shares.sum(0).clamp_min(torch.finfo(torch.float64).tiny)
-        filled = torch.where(known, wide, 0.0)
-        mean = (shares * filled).sum(0) / total
-        variance = (shares * (filled - mean).square()).sum(0) / total
+        mean = (shares * torch.where(known, wide, 0.0)).sum(0) / total
+        # 0 where missing: a huge mean, squared, is infinite, and 0 times that NaN.
+        centered = torch.where(known, wide - mean, 0.0)
+        variance = (shares * centered.square()).sum(0) / total
         # A column is constant where its spread is only the rounding of its mean: of a sum of n
         # numbers, log2(n) bits. 9e15 + 7 i, the numbers of orders, is not.
         rounding = 32 * torch.finfo(torch.float64).eps
         constant = variance <= (rounding * mean.abs().clamp_min(1e-150)).square()
         scale = torch.where(constant, 1.0, variance.sqrt())
         # A huge constant less its rounded mean is no small number: so its mean must be exact.
-        mean += torch.where(constant, (shares * (filled - mean)).sum(0) / total, 0.0)
+        mean += torch.where(constant, (shares * centered).sum(0) / total, 0.0)
         return cls(mean.to(x.dtype), scale.to(x.dtype))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ docs/tables.md explains how the rules for tables were measured.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hdnn import zoo
@@ -150,11 +151,14 @@ def _planar(model: Values, training: Values, protocol: str, data: Dataset) -> Pa
 # --- tables ---------------------------------------------------------------------------------------
 
 TABLE_LAYERS = 8
-TABLE_TIMES = {("H1", "classification"): 3.0}
-"""The final time where it is not 1.2, by architecture and task; others were not tried on tables."""
+TABLE_TIMES = {("H1", "classification"): 2.0}
+"""The final time where it is not 1.2, by architecture and task; others were not tried on tables.
 
-MANY = 800
-"""From so many rows on, a network may be wider than twice the features."""
+With 8 layers, H1 predicts as well at T = 3, where `hdnn advise` finds the steps too large.
+"""
+
+NARROW, WIDE = 400, 800
+"""Between so many rows, the width rises from twice to four times the features."""
 
 SMALL = 1000
 """Up to so many rows, numbers are float64."""
@@ -171,21 +175,41 @@ RATES = {"classification": 0.3, "regression": 0.4}
 STEADY = 2 / 3
 """... and that part of it where the learning rate stays constant."""
 
-FEW = 25
-"""With fewer rows a feature than this, a network learns a table by heart, and is too sure, ..."""
+FEW, MANY = 10, 100
+"""Rows per feature. With few, a network learns a table by heart, and is too sure: ..."""
 
-EPOCHS, ALPHA_C = {"few": 35, "many": 50}, {"few": 0.1, "many": 0.01}
-"""... so that it has fewer epochs and a larger penalty on the output layer."""
+EPOCHS, LEAST_PENALTY, LARGEST_PENALTY = (35, 50), 0.01, 1.0
+"""... so a classification has fewer epochs, and a larger penalty on the output layer."""
 
 
 def table_width(rows: int, features: int) -> int:
-    """Twice the features, from 8 to 64; from 800 rows on four times, from 32 to 64.
+    """Twice the features, from 8 to 64, up to 400 rows; from 800 on four times, from 32 to 64.
 
-    More than 64 features are projected to 64. Up to 64 a whole epoch runs in compiled code, and a
-    width of 96 predicts no better.
+    It rises with the logarithm of the rows in between. More than 64 features are projected to 64.
+    Up to 64 a whole epoch runs in compiled code, and a width of 96 predicts no better.
+
+    >>> [table_width(rows, 6) for rows in (400, 600, 800)]
+    [12, 18, 32]
     """
-    least, factor = (8, 2) if rows < MANY else (32, 4)
-    return max(least, min(factor * features, MOST_PADDED))
+    share = between(rows, NARROW, WIDE)
+    least, factor = 8 * 4**share, 2 * 2**share
+    return 2 * round(max(least, min(factor * features, MOST_PADDED)) / 2)
+
+
+def table_epochs(rows_per_feature: float) -> int:
+    """35 epochs up to 10 rows per feature, 50 from 100 on, with the logarithm in between."""
+    few, many = EPOCHS
+    return round(few + (many - few) * between(rows_per_feature, FEW, MANY))
+
+
+def table_penalty(rows_per_feature: float) -> float:
+    """alpha_c: features per row, from 0.01 to 1, as of a normal prior of the same variance."""
+    return max(LEAST_PENALTY, min(1 / rows_per_feature, LARGEST_PENALTY))
+
+
+def between(value: float, low: float, high: float) -> float:
+    """Where a value is on a logarithmic scale: 0 up to `low`, 1 from `high` on."""
+    return min(max(math.log(value / low) / math.log(high / low), 0.0), 1.0)
 
 
 def _table(model: Values, training: Values, protocol: str, data: Dataset) -> Pair:
@@ -208,14 +232,13 @@ def _table(model: Values, training: Values, protocol: str, data: Dataset) -> Pai
     training = {"schedule": "cosine" if cosine else "constant", **training}
     # A step of Adam moves every entry of K alike, so its norm by width times the learning rate.
     rate = RATES[data.task] / even * (STEADY if training["schedule"] == "constant" else 1)
-    few = data.task == "classification" and rows < FEW * features
-    count = "few" if few else "many"
+    classifies = data.task == "classification"
     rules = {
         "batch_size": rows if rows <= FULL_BATCH[training["method"]] else BATCH,
         "learning_rate": rate,
         "alpha": 1e-3,
-        "epochs": EPOCHS[count],
-        "alpha_c": ALPHA_C[count],
+        "epochs": table_epochs(rows / features) if classifies else EPOCHS[1],
+        "alpha_c": table_penalty(rows / features) if classifies else LEAST_PENALTY,
     }
     return model, {**rules, **training}
 

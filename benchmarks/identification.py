@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import identification_peers as peers
 import numpy as np
 import pandas as pd
 import torch
@@ -26,11 +27,11 @@ from pages import fill
 
 import hdnn
 from hdnn.data import load_recordings
-from hdnn.data.recordings import Parts
+from hdnn.data.recordings import Parts, Recordings, Scaling
 from hdnn.errors import FetchError
 from hdnn.files import read_json_lines, write_json_lines
 from hdnn.identification import Identification, IdentificationConfig, identify
-from hdnn.identification.simulation import free_run
+from hdnn.identification.simulation import WARM, free_run
 
 OUT = Path(__file__).resolve().parent.parent / "results" / "identification"
 SETS = (
@@ -68,15 +69,65 @@ def state_space(parts: Parts, seed: int) -> dict[str, Any]:
     return errors(identify(parts, IdentificationConfig(seed=seed)), parts)
 
 
-MODELS: dict[str, Callable[[Parts, int], dict[str, Any]]] = {"state space": state_space}
-"""By name, what identifies parts with a seed and gives a record. Other models are one row each: of
-them `errors` asks for `Identification`'s fits on the same parts."""
+def peer(name: str) -> Callable[[Parts, int], dict[str, Any]]:
+    """Another model, on the same parts, its sizes and stopping chosen by the same free runs."""
+
+    def compute(parts: Parts, seed: int) -> dict[str, Any]:
+        scaling = parts.estimation.scaling
+        (u,), (y,) = (map(torch.tensor, each) for each in signals(parts.estimation, scaling))
+        (ut,), (yt,) = (map(torch.tensor, each) for each in signals(parts.test, scaling))
+        first = round(len(u) * (1 - IdentificationConfig().validation))
+        trained = peers.train(name, u, y, first, seed)
+        skip = max(parts.test.skip[0], WARM)
+        past = torch.cat([ut, yt], 1)[skip - peers.PAST : skip]
+        simulated = trained.simulate(ut[skip:], past)
+        nrmse = float((simulated - yt[skip:]).square().mean().sqrt())
+        largest = {
+            "largest_of_3_times_the_input": trained.simulate(3 * ut, past),
+            "largest_of_10_times_the_length": trained.simulate(ut.repeat(10, 1), past),
+        }
+        mean, std = torch.tensor(scaling.mean_y), torch.tensor(scaling.std_y)
+        spread = float((yt[skip:] - yt[skip:].mean(0)).square().mean().sqrt())
+        return {
+            "states": trained.states,
+            "parameters": trained.parameters,
+            "validation": trained.validation,
+            "test_network": {
+                "fit": 1 - nrmse / spread,
+                "rmse": nrmse * float(std[0]),
+                "nrmse": nrmse,
+            },
+            **{
+                k: float((mean + std * v).abs().nan_to_num(torch.inf).max())
+                for k, v in largest.items()
+            },
+        }
+
+    return compute
+
+
+def signals(recordings: Recordings, scaling: Scaling) -> tuple[Any, Any]:
+    scaled = recordings.scaled(scaling)
+    return scaled.inputs, scaled.outputs
+
+
+MODELS: dict[str, Callable[[Parts, int], dict[str, Any]]] = {
+    "state space": state_space,
+    **{name: peer(name) for name in peers.PEERS},
+}
+"""By name, what identifies parts with a seed and gives a record."""
 
 
 def compute(name: str, model: str, seed: int) -> dict[str, Any]:
     parts, begin = load_recordings(name), time.perf_counter()
     record = MODELS[model](parts, seed)
-    return record | {"seconds": time.perf_counter() - begin, "version": hdnn.__version__}
+    measured = float(np.abs(np.concatenate(parts.test.outputs)).max())
+    seconds = time.perf_counter() - begin
+    return record | {
+        "largest_measured": measured,
+        "seconds": seconds,
+        "version": hdnn.__version__,
+    }
 
 
 def table(frame: pd.DataFrame) -> str:
@@ -86,34 +137,55 @@ def table(frame: pd.DataFrame) -> str:
 
 def pages(records: list[dict[str, Any]]) -> dict[str, str]:
     """Test errors by data set and model: median and worst seed."""
-    rows = []
+    rows, ours = [], []
     for name in SETS:
+        row: dict[str, Any] = {"recording": name}
         for model in MODELS:
             own = [r for r in records if (r["data"], r["model"]) == (name, model)]
             if not own:
+                row[model] = "-"
                 continue
-            rmse = np.array([r["test_network"]["rmse"] for r in own])
             nrmse = np.array([r["test_network"]["nrmse"] for r in own])
-            linear = own[0]["test_linear"]
-            rows.append(
+            row[model] = f"{np.median(nrmse):.3f} / {nrmse.max():.3f}"
+            if model != "state space":
+                continue
+            row["linear"] = f"{own[0]['test_linear']['nrmse']:.3f}"
+            rmse = np.array([r["test_network"]["rmse"] for r in own])
+            ours.append(
                 {
                     "recording": name,
                     "RMSE": f"{np.median(rmse):.4g} / {rmse.max():.4g}",
-                    "NRMSE": f"{np.median(nrmse):.3f} / {nrmse.max():.3f}",
                     "fit, %": f"{100 * np.median([r['test_network']['fit'] for r in own]):.1f}",
-                    "linear RMSE": f"{linear['rmse']:.4g}",
-                    "linear NRMSE": f"{linear['nrmse']:.3f}",
-                    "states, units": ", ".join(f"{r['states']}, {r['units']}" for r in own[:1]),
+                    "linear RMSE": f"{own[0]['test_linear']['rmse']:.4g}",
+                    "states, units": "; ".join(f"{r['states']}, {r['units']}" for r in own),
+                    "rate": f"{np.median([r['rate'] for r in own]):.5g}",
                     "seconds": f"{np.median([r['seconds'] for r in own]):.0f}",
                     "seeds": len(own),
                 }
             )
-    return {"errors": table(pd.DataFrame(rows))}
+        rows.append(row)
+    grown = []
+    for model in MODELS:
+        own = [r for r in records if r["model"] == model]
+        if own:
+            times = [_growth(r) for r in own]
+            grown.append(
+                {"model": model, "largest output, times the largest measured": f"{max(times):.3g}"}
+            )
+    frames = {"peers": rows, "errors": ours, "growth": grown}
+    return {name: table(pd.DataFrame(each)) for name, each in frames.items()}
+
+
+def _growth(record: dict[str, Any]) -> float:
+    """The largest output of a hard simulation, as a multiple of the largest measured one."""
+    names = "largest_of_3_times_the_input", "largest_of_10_times_the_length"
+    return float(max(record[name] for name in names) / record["largest_measured"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=SETS)
+    parser.add_argument("--model", action="append", choices=list(MODELS), help="default: all")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--page", action="store_true", help="write the tables of the page")
     arguments = parser.parse_args()
@@ -125,7 +197,7 @@ def main() -> None:
         page.write_text(fill(page.read_text(), pages(read_json_lines(path, dict))))
         return
     for name in SETS if arguments.only is None else (arguments.only,):
-        for model in MODELS:
+        for model in arguments.model or MODELS:
             for seed in range(arguments.seeds):
                 key = {"data": name, "model": model, "seed": seed}
                 known = read_json_lines(path, dict)

@@ -353,7 +353,7 @@ class HamiltonianNetwork(nn.Module):
         steps = steps if steps.ndim else steps.expand(self.layers)
         shares = steps / steps.sum(-1, keepdim=True)
         samples = samples.reshape(*layout.lead, -1, 1)
-        return self.values()._replace(h=samples * shares.unsqueeze(-2))
+        return self.values()._replace(h=samples * shares.unsqueeze(-2), per_sample=True)
 
     @property
     def invertible(self) -> bool:

@@ -125,6 +125,7 @@ class Values(NamedTuple):
         theta, beta: parameters of K and b, ``([E,] L or 1, .)``; None where a field has none.
         S: J - R: ``(n, n)``, ``(L, n, n)`` or ``(E, L or 1, n, n)``; None where no stage needs it.
         velocity: of the field, where the program has flows.
+        per_sample: whether h is ``([E,] B, L)``, steps of their own for samples.
 
     >>> import hdnn
     >>> values = hdnn.network("H1", features=4, layers=3, T=1.5).values()
@@ -137,6 +138,7 @@ class Values(NamedTuple):
     beta: Tensor | None = None
     S: Tensor | None = None
     velocity: Velocity | None = None
+    per_sample: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,17 +198,16 @@ class Program:
             return "there is nothing to compute"
         return None
 
-    def check(self, values: Values, per_sample: bool = False) -> None:
+    def check(self, values: Values) -> None:
         """Raise for numbers of other shapes than the program's.
 
         Args:
             values: the numbers.
-            per_sample: whether samples may have steps of their own.
 
         Raises:
             HdnnError: which have another shape, and the one that they should have.
         """
-        h, theta, beta, S, _ = values
+        h, theta, beta, S, _, per_sample = values
         layers, n = self.layers, self.layout.width
         for name, tensor, size in (("K", theta, self.sizes[0]), ("b", beta, self.sizes[1])):
             if tensor is None and not size:

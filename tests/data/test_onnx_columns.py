@@ -68,7 +68,9 @@ def test_features_in_the_graph_are_those_of_the_encoder() -> None:
 def test_a_table_with_categories_dates_and_gaps_from_the_command_line(tmp_path: Path) -> None:
     frame = mixed_table(200)
     labels = np.where(frame["member"] ^ (frame["probabilities"] > 0), "yes", "no")
-    clf = hdnn.HDNNClassifier(layers=4, max_iter=2, random_state=0).fit(frame, labels)
+    clf = hdnn.HDNNClassifier(layers=4, max_iter=2, random_state=0)
+    with pytest.warns(UserWarning, match="32 most frequent texts.*street"):
+        clf.fit(frame, labels)
     hdnn.save(clf.model_, tmp_path / "model")
     out = tmp_path / "model.onnx"
     exported = record("export", tmp_path / "model", "--out", out)

@@ -42,6 +42,7 @@ NOT_EXECUTED = {
 SHORT = {
     "train": "--epochs 2",
     "demo": "--epochs 2",
+    "identify": "--states 1 --units 1",
     "reproduce table1": "--seeds 1 --data swiss-roll --architecture H1 --layers 4",
     "reproduce table2": "--seeds 1 --data digits --architecture H2 --layers 4 --epochs 1",
     "reproduce figure2": "--seeds 1 --quick",
@@ -86,6 +87,10 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     frame.assign(label=label).to_csv(tmp_path / "data.csv", index=False)
     frame.assign(churned=label).to_csv(tmp_path / "customers.csv", index=False)
     frame.assign(churned=label).to_parquet(tmp_path / "other.parquet")
+    signals = pd.DataFrame({"t": np.arange(200) / 2, "pump": np.arange(200) // 20 % 2})
+    signals["level"] = signals["pump"].ewm(alpha=0.1).mean()
+    for name in ("recording", "new_inputs", "another"):
+        signals.to_csv(tmp_path / f"{name}.csv", index=False)
     write_images(tmp_path / "folder_by_class")
     shutil.copytree(tmp_path / "folder_by_class" / "dark", tmp_path / "folder")
     install_mnist(tmp_path / "data" / "mnist", monkeypatch)

@@ -37,7 +37,7 @@ _plans: WeakKeyDictionary[Program, dict[Any, native.Plan]] = WeakKeyDictionary()
 def run(program: Program, values: Values, x: Tensor) -> Tensor:
     """The state after the last layer, of numbers that `choose` has left to the kernels."""
     x, restore = program.layout.flatten(x)
-    h, theta, beta, S, _ = values
+    h, theta, beta, S, *_ = values
     if torch.is_grad_enabled():
         out: Tensor = _Fused.apply(x, theta, beta, S, h, program)
     else:
@@ -47,16 +47,22 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
 
 def run_explicit(program: Program, values: Values, x: Tensor) -> Tensor:
     """The same by explicit matrices: J, R and steps may be learned, and differ by layer."""
-    x, restore = program.layout.flatten(x)
-    rows, back = as_rows(x, program.layout.axis)
-    return restore(back(rollout(explicit(program, values), rows, None)[1]))
+    flat, restore = program.layout.flatten(x)
+    rows, back = as_rows(flat, program.layout.axis)
+    _, last = rollout(explicit(program, values), rows, None)
+    # Zeros of a matrix times infinity: only the operations of the reference keep features apart.
+    if bool(last.isnan().any()):
+        return reference.run(program, values, x)
+    return restore(back(last))
 
 
 def trajectory(program: Program, values: Values, x: Tensor) -> Tensor:
     """The states after all layers, of numbers that `choose` has left to the kernels."""
-    x, restore = program.layout.flatten(x)
-    rows, back = as_rows(x, program.layout.axis)
+    flat, restore = program.layout.flatten(x)
+    rows, back = as_rows(flat, program.layout.axis)
     states, last = rollout(explicit(program, values), rows, None)
+    if bool(last.isnan().any()):  # as above
+        return reference.trajectory(program, values, x)
     after_layers = states[..., :: len(program.stages), :].unbind(-2)
     return torch.stack([restore(back(state)) for state in (*after_layers, last)])
 
@@ -211,7 +217,7 @@ def locate(
         The plan, the addresses, and the tensors that they are addresses of: theta and beta, S and
         the steps. They hold as long as these exist.
     """
-    h, theta, beta, S, _ = values
+    h, theta, beta, S, *_ = values
     assert theta is not None
     assert beta is not None
     plans = _plans.get(program)

@@ -27,7 +27,7 @@ _programs: WeakValueDictionary[int, Program] = WeakValueDictionary()  # by `id`
 def run(program: Program, values: Values, x: Tensor) -> Tensor:
     """The state after the last layer, as one operator of a traced graph."""
     x, restore = program.layout.flatten(x)
-    h, theta, beta, S, _ = values
+    h, theta, beta, S, *_ = values
     steps = h if isinstance(h, Tensor) else None
     step = 0.0 if isinstance(h, Tensor) else h
     assert theta is not None

@@ -205,7 +205,7 @@ class _Interpreter:
     """
 
     def __init__(self, program: Program, values: Values, ndim: int) -> None:
-        program.check(values, per_sample=True)
+        program.check(values)
         # Not every product of torch's looks: of the CPU and meta, some give whatever is in memory.
         devices = {t.device for t in (values.theta, values.beta, values.S) if t is not None}
         if len(devices) > 1:

@@ -93,7 +93,7 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     if requested == "reference":
         return _REQUESTED["reference"]
     reason = program.obstacle or _library() or obstacle_of_numbers(program, values, x)
-    explicit = reason is EXPLICIT
+    explicit = reason is EXPLICIT and not torch.compiler.is_compiling()
     reason = None if explicit else reason
     return _decide(requested, reason, program.widest, WIDEST, explicit)
 
@@ -187,7 +187,7 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
     Raises:
         HdnnError: parameters, J or steps have other shapes than the program's.
     """
-    h, theta, beta, S, _ = values
+    h, theta, beta, S, *_ = values
     program.check(values)
     assert theta is not None
     assert beta is not None

@@ -96,9 +96,10 @@ def test_a_killed_run_resumes_to_the_same_numbers() -> None:
 def test_a_full_disk_loses_nothing_that_is_finished() -> None:
     """The error is one, with exit code 1, and the run goes on to the same numbers."""
     done(*WORDS, "--out", "whole")
-    expected, failures = outcome(Path("whole")), 0
+    expected, failures, kept = outcome(Path("whole")), 0, 0
+    size = (Path("whole") / "candidates.jsonl").stat().st_size
     for number, rng in enumerate(inputs("identify", 6)):
-        folder, room = Path(f"run-{number}"), int(10 ** rng.uniform(1.5, 4))
+        folder, room = Path(f"run-{number}"), int(size * rng.uniform(0.01, 1))
 
         def identify(folder: Path = folder, room: int = room) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
@@ -113,11 +114,13 @@ def test_a_full_disk_loses_nothing_that_is_finished() -> None:
         assert status in (0, 1)
         failures += status
         finished = candidates(folder)
+        kept += len(finished) if status else 0
         if not IdentificationRun(folder).finished:
             done(*WORDS, "--out", folder)
         assert candidates(folder)[: len(finished)] == finished
         assert outcome(folder) == expected, (number, room)
     assert failures
+    assert kept
 
 
 def test_two_processes_in_a_folder() -> None:

@@ -15,6 +15,7 @@ from hdnn.identification import runs
 from hdnn.identification.runs import IdentificationRun
 
 SIZE = ("--states", 1, "--units", 2)
+UNREADABLE = ("missing", "empty", "binary", "folder")
 SIGNALS = ("--input", "u", "--output", "y")
 
 
@@ -90,6 +91,15 @@ def test_experiments_are_simulated_one_by_one(recording: Path) -> None:
     np.testing.assert_array_equal(simulated[:50], simulated[50:])
 
 
+def test_byte_order_mark_and_decimal_commas_are_read(recording: Path) -> None:
+    table = pd.read_csv(recording)
+    table.to_csv("mark.csv", index=False, encoding="utf-8-sig")
+    table.to_csv("comma.csv", index=False, sep=";", decimal=",")
+    files = (recording, "mark.csv", "comma.csv")
+    found = [record("identify", file, *SIGNALS, *SIZE, "--out", f"run-{file}") for file in files]
+    assert found[1]["fits"] == found[2]["fits"] == found[0]["fits"]
+
+
 def test_a_run_goes_on_where_it_stopped(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("identify", recording, *SIGNALS, "--states", "1,2", "--units", 2, "--out")
     whole = record(*words, "whole")
@@ -152,6 +162,27 @@ def test_data_sets_by_name() -> None:
         (("data.csv", "--input", "u", "--output", "word"), "line 4"),
         (("data.csv", "--input", "u", "--output", "constant"), "constant"),
         (("short.csv", *SIGNALS), "at least"),
+        (("header.csv", *SIGNALS), "0 rows"),
+        (("twice.csv", *SIGNALS), "rename all but one"),
+        (("empty.csv", *SIGNALS), "is empty"),
+        (("binary.csv", *SIGNALS), "binary.csv"),
+        (("folder.csv", *SIGNALS), "not a regular file"),
+        (("data.csv", *SIGNALS, "--time", "dates"), "a gap at line 102"),
+        (("data.csv", *SIGNALS, "--time", "back"), "sort the rows by time"),
+        (("data.csv", "slow.csv", *SIGNALS, "--time", "t"), "resample one of them"),
+        (("data.csv", "other.csv", *SIGNALS), "other.csv, line 1: unknown column 'u'"),
+        (("data.csv", "--input", "infinite", "--output", "y"), "data.csv: column 'infinite'"),
+        (("data.csv", "--input", "valve", "--output", "y"), "or name another column"),
+        (("data.csv", *SIGNALS, "--output", "constant"), "'constant' is constant (1)"),
+        (("data.csv", *SIGNALS, "--output", "y"), "'y' is given twice"),
+        (("data.csv", "--input", "u", "--output", "huge"), "another unit"),
+        (("data.csv", "--input", "tiny", "--output", "y"), "another unit"),
+        (("data.csv", *SIGNALS, "--experiment", "day"), "day '1' has 10 rows"),
+        (("data.csv", *SIGNALS, "--states", 1000), "at most 24"),
+        (("data.csv", *SIGNALS, "--units", 1000), "at most 24"),
+        (("data.csv", *SIGNALS, "--units", 0), "units"),
+        (("data.csv", *SIGNALS, "--restarts", 0), "restarts"),
+        (("data.csv", *SIGNALS, "--jobs", 0), "jobs is 0"),
         (("--resume", "none"), "no identify.toml"),
     ],
 )
@@ -161,7 +192,23 @@ def test_what_is_no_request(recording: Path, words: tuple[object, ...], said: st
     table["gap"] = table["y"].mask(table.index == 5)
     table["word"] = table["y"].astype(str).mask(table.index == 2, "n/k")
     table["constant"] = 1.0
+    table["dates"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(
+        table["k"] + 3600 * (table["k"] >= 100), unit="s"
+    )
+    table["back"] = -table["t"]
+    table["infinite"] = table["u"].mask(table.index == 7, np.inf)
+    table["valve"] = np.where(table["u"] > 0, "open", "shut")
+    table["huge"], table["tiny"] = 1e300 * table["y"], 1e-200 * table["u"]
+    table["day"] = (table["k"] >= 290).astype(int)
     table.to_csv(recording, index=False)
+    table.assign(t=2 * table["t"]).to_csv("slow.csv", index=False)
+    table.drop(columns="u").to_csv("other.csv", index=False)
+    Path("header.csv").write_text("u,y\n")
+    Path("twice.csv").write_text("u,y,u\n" + 30 * "1,2,3\n")
+    Path("empty.csv").touch()
+    Path("binary.csv").write_bytes(np.random.default_rng(0).bytes(5000))
+    Path("folder.csv").mkdir()
     table[:10].to_csv("short.csv", index=False)
-    fails(2 if "missing" not in said else 1, ("identify", *words), said)
+    unreadable = words[:1] and str(words[0]).split(".")[0] in UNREADABLE
+    fails(1 if unreadable else 2, ("identify", *words), said)
     assert not Path("runs").exists() or not any(Path("runs").rglob("model.safetensors"))

@@ -206,7 +206,7 @@ def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     try:
         os.read(reader, 1)
         for words in (("--resume", run.folder), (*FLAGS, "--out", run.folder, "--overwrite")):
-            fails(2, ("train", *words), "another process is training in")
+            fails(2, ("train", *words), "another process is working in")
     finally:
         os.kill(child, signal.SIGKILL)
         ended(child)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
 
-from hdnn.cli.base import MORE, Json, app, emit, say
+from hdnn.cli.base import MORE, Json, app, emit, say, warn
 from hdnn.errors import unknown_name
 
 group = typer.Typer(help="List and fetch data sets.")
@@ -23,7 +24,7 @@ def data(context: typer.Context) -> None:
 @group.command("list")
 def listing(as_json: Json = False) -> None:
     """List data sets by name, and whether their files are there."""
-    from hdnn.data import BUNDLED, PROBLEMS
+    from hdnn.data import BUNDLED, PROBLEMS, recordings
     from hdnn.data import images as image_sets
 
     records: list[dict[str, Any]] = [
@@ -34,12 +35,25 @@ def listing(as_json: Json = False) -> None:
         missing = bool(images.urls) and None in image_sets.find(name)
         state = "to fetch" if missing else "ready"
         records.append({"name": name, "kind": "images", "state": state, "about": images.about})
+    records += [
+        {"name": name, "kind": "recording", "state": "ready", "about": "simulated"}
+        for name in recordings.SIMULATED
+    ]
+    for name, source in recordings.SOURCES.items():
+        state = "ready" if recordings.published_file(name) else "missing"
+        about = f"{source.about}; {source.url}"
+        records.append({"name": name, "kind": "recording", "state": state, "about": about})
     if as_json:
         emit(records)
         return
     for r in records:
-        line = f"{r['name']:16}{r['kind']:8}{r['state']:10}{r.get('about', '')}"
-        say(line.rstrip(), indent=34)
+        line = f"{r['name']:16}{r['kind']:10}{r['state']:10}{r.get('about', '')}"
+        say(line.rstrip(), indent=36)
+    if not os.environ.get("HDNN_DATA"):
+        warn(
+            "HDNN_DATA is not set: published recordings are read from identification/NAME.csv in "
+            "the folder that it names"
+        )
 
 
 @group.command()

@@ -70,6 +70,7 @@ def info(as_json: Json = False) -> None:
     import hdnn
     from hdnn.data import BUNDLED, PROBLEMS
     from hdnn.data.images import IMAGE_SETS
+    from hdnn.data.recordings import SIMULATED, SOURCES
     from hdnn.kernels import native
 
     facts = {
@@ -81,7 +82,7 @@ def info(as_json: Json = False) -> None:
         "backends": list(hdnn.backends.BACKENDS),
         "architectures": list(hdnn.zoo.ARCHITECTURES),
         "schemes": list(hdnn.schemes.SCHEMES),
-        "data sets": list(dict.fromkeys((*PROBLEMS, *BUNDLED, *IMAGE_SETS))),
+        "data sets": list(dict.fromkeys((*PROBLEMS, *BUNDLED, *IMAGE_SETS, *SIMULATED, *SOURCES))),
     }
     if as_json:
         emit(facts)

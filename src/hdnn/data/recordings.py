@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hdnn.data.columns import read_column
+from hdnn.data.columns import as_values, infer, read_column
 from hdnn.data.readers import RawTable, read_raw, reading
 from hdnn.data.tables import _check_names
 from hdnn.errors import FetchError, HdnnError, finite_number, shown, unknown_name
@@ -25,6 +25,10 @@ LEAST = 20
 """Samples of a recording, at least."""
 UNEVEN = 1e-2
 """By what share of the sampling time a difference of times may be another."""
+
+LARGEST = 1e100
+"""Values are smaller, and differ by more than 1 / `LARGEST`: their squares do not overflow."""
+REMEDY = "correct it, interpolate, or name another column"
 
 
 class Scaling(NamedTuple):
@@ -86,10 +90,17 @@ class Recordings:
                 names = tuple(f"{'u' if kind == 'input' else 'y'}{k}" for k in numbers)
                 object.__setattr__(self, f"{kind}_names", names)
             for column, name in zip(np.concatenate(parts).T, names, strict=True):
-                if not np.ptp(column) > 1e-12 * np.abs(column).max():
+                size, range_ = np.abs(column).max(), np.ptp(column / 2)
+                if not range_ > 1e-12 * size / 2:
                     raise HdnnError(
-                        f"the {kind} {shown(name)} is constant ({column[0]:g}), so nothing can be "
-                        "learned of it; leave it out, or record it while it changes"
+                        f"the {kind} {shown(name)} is constant ({column[0]:g}) in all "
+                        f"{len(column)} samples to learn from, so nothing can be learned of it; "
+                        "leave it out, or record it while it changes"
+                    )
+                if not (size < LARGEST and range_ > 1 / LARGEST):
+                    raise HdnnError(
+                        f"the {kind} {shown(name)} has values of size {size:g}, too large or "
+                        "too small to compute with; give it in another unit"
                     )
         if not self.skip:
             object.__setattr__(self, "skip", (0,) * len(pairs))
@@ -275,6 +286,8 @@ def read_recordings(
     names = [(part,) if isinstance(part, str) else tuple(part) for part in (inputs, outputs)]
     if not all(names) or not many:
         raise HdnnError("name at least one file, one input and one output")
+    if repeated := [name for part in names for name in part if part.count(name) > 1]:
+        raise HdnnError(f"{shown(repeated[0])} is given twice; name every column once")
     if both := set(names[0]) & set(names[1]):
         raise HdnnError(f"{shown(min(both))} is an input and an output; a column is one of them")
     if time is not None and sampling_time is not None:
@@ -339,7 +352,11 @@ def numbers(raw: RawTable, name: str, gaps: bool = False) -> Array:
     Raises:
         HdnnError: a cell holds no number, or a value is missing: by line.
     """
-    _, values = read_column(name, raw.column(name), raw.row_name, "number")
+    cells = as_values(name, raw.column(name), raw.row_name)
+    try:
+        values = infer(name, cells, "number").parse(cells, raw.row_name, REMEDY)
+    except HdnnError as error:
+        raise HdnnError(f"{raw.where}: {error}") from error
     missing = np.flatnonzero(np.isnan(values))
     if len(missing) and not gaps:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -373,8 +390,12 @@ def step_of(raw: RawTable, name: str) -> float:
     wrong = np.flatnonzero(~(np.abs(steps - step) <= UNEVEN * abs(step)) | (steps <= 0))
     if len(wrong):
         row, given = int(wrong[0]) + 1, steps[wrong[0]]
+        if given <= 0:
+            raise HdnnError(
+                f"{raw.where}: time does not increase at {raw.row_name(row)}: {given:g} after the "
+                "row before; sort the rows by time, or number the parts as experiments"
+            )
         what = "a gap" if given > 1.5 * step > 0 else "uneven sampling"
-        what = "time does not increase" if given <= 0 else what
         raise HdnnError(
             f"{raw.where}: {what} at {raw.row_name(row)}: {given:g} after the row before, but the "
             f"sampling time is {step:g}, in {len(wrong)} of {len(steps)} places; resample, or "
@@ -491,12 +512,26 @@ def load_recordings(name: str) -> Parts:
     return Parts(part(columns, slice(first)), part(columns, slice(None), first))
 
 
+def published_file(name: str) -> Path | None:
+    """The file of a published recording below HDNN_DATA.
+
+    Args:
+        name: one of `SOURCES`.
+
+    Returns:
+        The path; None if there is no such file, or HDNN_DATA is not set.
+    """
+    folder = os.environ.get("HDNN_DATA")
+    path = Path(folder or ".").expanduser() / "identification" / f"{name}.csv"
+    return path if folder and path.is_file() else None
+
+
 def _published(name: str) -> pd.DataFrame:
     """The table of a published file, whose checksum is right."""
     source, folder = SOURCES[name], os.environ.get("HDNN_DATA")
     expected = f"{name}.csv with the columns {', '.join(source.columns)}"
-    path = Path(folder or ".").expanduser() / "identification" / f"{name}.csv"
-    if not folder or not path.is_file():
+    path = published_file(name)
+    if path is None:
         here = f"HDNN_DATA is {folder}, where it is not" if folder else "HDNN_DATA is not set"
         raise FetchError(
             f"{name} ({source.about}) is not downloaded: get it from {source.url}, save it as "

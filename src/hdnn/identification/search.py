@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from hdnn.config import IdentificationConfig
-from hdnn.data.recordings import Parts, Recordings
+from hdnn.data.recordings import LEAST, Parts, Recordings
 from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic, read_json, read_json_lines, write_json_lines
 from hdnn.identification import windows
@@ -55,6 +55,9 @@ AMPLITUDE = 1.0
 """Root mean square of the states of a network at the beginning."""
 RIDGE = 0.1
 """Of a network, in units of the mean square error of the linear model that it begins with."""
+
+SAMPLES_PER_SIZE = 10
+"""Samples for every state or unit, at least, where there are more than `LEAST` of these."""
 
 Key = tuple[int, int, int, bool]
 Progress = Callable[[float, str], None]
@@ -443,6 +446,15 @@ def _candidates(
     states, units = (
         (size,) if isinstance(size, int) else size for size in (config.states, config.units)
     )
+    most = max(LEAST, len(task.whole) // SAMPLES_PER_SIZE)
+    for name, sizes in (("states", states), ("units", units)):
+        if max(sizes) > most:
+            raise HdnnError(
+                f"{name} is {max(sizes)}, too many to learn from {len(task.whole)} samples: choose "
+                f"at most {most}, or record more"
+            )
+    if n_jobs == 0:
+        raise HdnnError("jobs is 0: give 1 or more, or -1 for one on every processor")
     networks = [(n, m, k) for n in states for m in units for k in range(config.restarts)]
     keys = [(n, 0, 0, False) for n in states] + [(*size, False) for size in networks]
     total, meter = len(keys) + task.is_long, Meter("identifying")

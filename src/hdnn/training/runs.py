@@ -433,7 +433,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
-        raise HdnnError(f"another process is training in {folder}; wait for it") from error
+        raise HdnnError(f"another process is working in {folder}; wait for it") from error
     try:
         yield
     finally:

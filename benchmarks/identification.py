@@ -138,9 +138,10 @@ def table(frame: pd.DataFrame) -> str:
 def pages(records: list[dict[str, Any]]) -> dict[str, str]:
     """Test errors by data set and model: median and worst seed."""
     rows, ours = [], []
+    models = [model for model in MODELS if any(r["model"] == model for r in records)]
     for name in SETS:
         row: dict[str, Any] = {"recording": name}
-        for model in MODELS:
+        for model in models:
             own = [r for r in records if (r["data"], r["model"]) == (name, model)]
             if not own:
                 row[model] = "-"
@@ -165,7 +166,7 @@ def pages(records: list[dict[str, Any]]) -> dict[str, str]:
             )
         rows.append(row)
     grown = []
-    for model in MODELS:
+    for model in models:
         own = [r for r in records if r["model"] == model]
         if own:
             times = [_growth(r) for r in own]

@@ -130,6 +130,7 @@ def identify(
     show_identification(result)
     folder = shlex.quote(str(run.folder))
     say(f"saved in {run.folder}. Next:")
+    say(f"  hdnn report {folder}                             # a page about it")
     say(f"  hdnn simulate {folder} INPUTS --out outputs.csv  # the answer to other inputs")
     say(f"  hdnn export {folder} --out model.onnx            # or model.c, for a controller")
 

@@ -139,7 +139,7 @@ def test_what_changes_before_backward_is_an_error_or_harmless(
     x = y * 1
     expected = derivatives(plain, y, torch.ones_like(y))["state"]
     loss = mine(x).sum()
-    _, theta, beta, J, _ = mine.values()
+    _, theta, beta, J, *_ = mine.values()
     with torch.no_grad():
         {"theta": theta, "beta": beta, "state": x, "J": J}[changed].mul_(1.5)
     try:

@@ -222,6 +222,8 @@ def verdict(inputs: SystemInputs) -> str:
     own, linear = fits["network"], fits["linear"]
     numbers = f"fit {words.percent(own)} against {words.percent(linear)}"
     if not inputs.result.units:
+        if not inputs.result.tried_networks:
+            return "A linear model: with units = 0, no network was fitted."
         return "No network was better on the validation part: the model is the linear one."
     if max(own, linear) <= 0:
         return "No better than the mean of the outputs: the models are of no use on these data."

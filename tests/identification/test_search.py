@@ -166,6 +166,18 @@ def test_a_test_part_is_held_out_only_once() -> None:
         identify(load_recordings("two-tanks"), QUICK.replace(test=0.2))
 
 
+def test_a_part_at_rest_is_called_constant(tmp_path: Path) -> None:
+    """The test part of a recording that ends at rest has no fit; the file says so, too."""
+    data = linear_data(length=400)
+    still = Recordings(data.inputs, (data.outputs[0].copy(),))
+    still.outputs[0][320:] = 7.0
+    identify(still, QUICK.replace(test=0.2, units=0)).save(tmp_path)
+    result = Identification.load(tmp_path)
+    assert {fit.percent for fit in result.fits["test"].values()} == {"constant"}
+    assert "constant" not in {fit.percent for fit in result.fits["train"].values()}
+    assert "test: network fit constant, RMSE" in str(result)
+
+
 def test_the_test_part_changes_no_model() -> None:
     """Neither scaling nor sizes nor stopping look at it."""
     data = linear_data(length=400)

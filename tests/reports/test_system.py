@@ -22,7 +22,7 @@ from hdnn.identification import Fit, SystemIdentifier, identify
 from hdnn.identification.runs import IdentificationRun
 from hdnn.identification.simulation import simulate
 from hdnn.reports import report_of_run, system
-from hdnn.reports.system import SystemInputs, inputs_of_run, verdict
+from hdnn.reports.system import SystemInputs, headline, inputs_of_run, verdict
 from page import Page, text_of
 
 SECTIONS = ["fits", "signals", "residuals", "steps", "poles", "guarantees", "candidates"]
@@ -396,6 +396,13 @@ def test_the_verdict_is_what_the_fits_say(
     known: Any = {"recordings": shown.test, "u": shown.u}
     inputs = SystemInputs("", shown.result, {"train": other, "test": fits}, "test", **known)
     assert verdict(inputs).startswith(begins)
+    still = {name: replace(fit, constant=True) for name, fit in fits.items()}
+    flat = replace(inputs, fits={"test": still})
+    assert verdict(flat).startswith("An output is constant")
+    assert headline(flat, 9) == (
+        "constant",
+        "output: there is no fit of a free run on the test part, 9 samples",
+    )
     alone = replace(shown.result, model=shown.result.linear)
     assert "the model is the linear one" in verdict(replace(inputs, result=alone))
 

@@ -230,7 +230,7 @@ def show_identification(result: Identification) -> None:
 def show_fits(fits: dict[str, dict[str, Fit]], outputs: tuple[str, ...]) -> None:
     """A table of fits and errors, by part and model."""
     rows = [
-        [part, model, f"{100 * fit.fit:.1f} %", *(f"{error:.4g}" for error in fit.rmse)]
+        [part, model, fit.percent, *(f"{error:.4g}" for error in fit.rmse)]
         for part, models in fits.items()
         for model, fit in models.items()
     ]

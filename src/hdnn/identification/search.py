@@ -319,7 +319,7 @@ class Identification:
         model, linear = (load(Path(folder) / f"{name}.safetensors") for name in FILES)
         try:
             fits = {
-                part: {k: Fit(v["fit"], tuple(v["rmse"])) for k, v in each.items()}
+                part: {k: Fit(v["fit"], tuple(v["rmse"]), v["constant"]) for k, v in each.items()}
                 for part, each in about["fits"].items()
             }
             return cls(

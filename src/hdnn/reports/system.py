@@ -97,7 +97,7 @@ def inputs_of_run(folder: Path) -> SystemInputs:
     if not np.isclose(now.fit, then["network"].fit, rtol=0, atol=1e-6):
         notices += (
             f"The recordings have changed since the run: on their {part} part, the fit is now "
-            f"{words.percent(now.fit)}. The tables show the fits of the run.",
+            f"{now.percent}. The tables show the fits of the run.",
         )
     more = f" and {words.counted(len(files) - 1, 'other')}" if len(files) > 1 else ""
     return SystemInputs(
@@ -212,19 +212,22 @@ def title(inputs: SystemInputs) -> str:
 def headline(inputs: SystemInputs, samples: int) -> tuple[str, str]:
     """The fit of the part that is shown, and what it is."""
     part = inputs.part if inputs.part == "these data" else f"the {inputs.part} part"
-    fit = inputs.fits[inputs.part]["network"].fit
-    return words.percent(fit), f"fit of a free run on {part}, {words.counted(samples, 'sample')}"
+    fit = inputs.fits[inputs.part]["network"]
+    kind = "output: there is no fit" if fit.constant else "fit"
+    return fit.percent, f"{kind} of a free run on {part}, {words.counted(samples, 'sample')}"
 
 
 def verdict(inputs: SystemInputs) -> str:
     """Whether the network is better than the linear model, in free runs on what is shown."""
-    fits = {model: fit.fit for model, fit in inputs.fits[inputs.part].items()}
-    own, linear = fits["network"], fits["linear"]
-    numbers = f"fit {words.percent(own)} against {words.percent(linear)}"
+    fits = inputs.fits[inputs.part]
+    own, linear = fits["network"].fit, fits["linear"].fit
+    numbers = f"fit {fits['network'].percent} against {fits['linear'].percent}"
     if not inputs.result.units:
         if not inputs.result.tried_networks:
             return "A linear model: with units = 0, no network was fitted."
         return "No network was better on the validation part: the model is the linear one."
+    if fits["network"].constant:
+        return "An output is constant on these data, so that only the RMSE compares the models."
     if max(own, linear) <= 0:
         return "No better than the mean of the outputs: the models are of no use on these data."
     if 1 - own < (1 - LEVEL) * (1 - linear):

@@ -240,9 +240,14 @@ class Identification:
         return self.model.bounds()  # a search of a second
 
     @property
+    def contraction(self) -> Bounds:
+        """The bounds with the smallest rate; their T makes the norm |T x| in which it holds."""
+        return min((bounds for (bounds,) in self._bounds), key=lambda bounds: float(bounds.rho))
+
+    @property
     def rate(self) -> float:
         """The factor a step by which initial states are forgotten in the end, for all inputs."""
-        return min(float(bounds.rho) for (bounds,) in self._bounds)
+        return float(self.contraction.rho)
 
     @property
     def time_constant(self) -> float:

@@ -136,6 +136,26 @@ def test_other_commands_take_its_runs(run: IdentificationRun, recording: Path) -
     fails(2, ("evaluate", "run", recording, "--target", "y"), "--target is for tables")
 
 
+def test_a_run_of_linear_models_only(recording: Path) -> None:
+    """No network is tried, none is said to have lost, and every command takes the run."""
+    words = ("identify", recording, *SIGNALS, "--states", "1,2", "--units", 0, "--out", "run")
+    lines = done(*words).stdout
+    assert "linear: the best of 2 models" in lines
+    assert "No network" not in lines
+    result = IdentificationRun.open("run").load()
+    assert [(c["states"], c["units"]) for c in result.candidates] == [(1, 0), (2, 0)]
+    done("simulate", "run", recording, "--out", "a.csv")
+    simulated = pd.read_csv("a.csv")[["y_simulated", "y"]].to_numpy()[50:]
+    assert np.corrcoef(simulated.T)[0, 1] > 0.9
+    done("report", "run")
+    page = Path("run/report.html").read_text()
+    assert "no network was fitted" in page
+    assert "No network was better" not in page
+    assert record("evaluate", "run")["test"]["network"]["fit"] == result.fits["test"]["linear"].fit
+    done("export", "run", "--out", "model.c")
+    assert "hdnn_step" in Path("model.c").read_text()
+
+
 def test_data_sets_by_name() -> None:
     words = ("two-tanks", "--states", 1, "--units", 1, "--out", "run")
     assert set(record("identify", *words)["fits"]) == {"train", "validation", "test"}
@@ -180,10 +200,11 @@ def test_data_sets_by_name() -> None:
         (("data.csv", *SIGNALS, "--experiment", "day"), "day '1' has 10 rows"),
         (("data.csv", *SIGNALS, "--states", 1000), "at most 24"),
         (("data.csv", *SIGNALS, "--units", 1000), "at most 24"),
-        (("data.csv", *SIGNALS, "--units", 0), "units"),
+        (("data.csv", *SIGNALS, "--units", -1), "units"),
         (("data.csv", *SIGNALS, "--restarts", 0), "restarts"),
         (("data.csv", *SIGNALS, "--jobs", 0), "jobs is 0"),
         (("--resume", "none"), "no identify.toml"),
+        (("--resume", "none", "--units", 0), "takes no other settings"),
     ],
 )
 def test_what_is_no_request(recording: Path, words: tuple[object, ...], said: str) -> None:

@@ -544,7 +544,7 @@ class IdentificationConfig(Settings):
     """Number of states, or several to choose from by validation."""
     units: Count | Annotated[tuple[Count, ...], MinLen(1), LISTED] = setting(12, "--units")
     """Number of hidden units, or several to choose from by validation; 0: linear models only."""
-    restarts: Positive = setting(1, "--restarts")
+    restarts: Positive = setting(3, "--restarts")
     """Networks of each size, with other random units."""
     iterations: Positive = setting(100)
     """Iterations of a network, at most."""

@@ -14,7 +14,7 @@ from commands import command, done, fails, record, write_rows
 from hdnn.identification import runs
 from hdnn.identification.runs import IdentificationRun
 
-SIZE = ("--states", 1, "--units", 2)
+SIZE = ("--states", 1, "--units", 2, "--restarts", 1)
 UNREADABLE = ("missing", "empty", "binary", "folder")
 SIGNALS = ("--input", "u", "--output", "y")
 
@@ -41,7 +41,8 @@ def test_the_numbers_are_those_of_the_estimator(recording: Path) -> None:
     words = (*SIGNALS, "--time", "t", *SIZE, "--seed", 3, "--test", 0.0, "--out", "run")
     result = record("identify", recording, *words)
     table = pd.read_csv(recording)
-    identifier = hdnn.SystemIdentifier(states=1, units=2, sampling_time=0.5, random_state=3)
+    options = {"states": 1, "units": 2, "restarts": 1, "random_state": 3}
+    identifier = hdnn.SystemIdentifier(**options, sampling_time=0.5)
     identifier.fit(table[["u"]], table[["y"]])
     assert result["rate"] == identifier.result_.rate
     assert result["gain"] == identifier.result_.gain
@@ -101,7 +102,8 @@ def test_byte_order_mark_and_decimal_commas_are_read(recording: Path) -> None:
 
 
 def test_a_run_goes_on_where_it_stopped(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("identify", recording, *SIGNALS, "--states", "1,2", "--units", 2, "--out")
+    sizes = ("--states", "1,2", "--units", 2, "--restarts", 1)
+    words = ("identify", recording, *SIGNALS, *sizes, "--out")
     whole = record(*words, "whole")
     fitted, fit = [], runs.identify.__globals__["fit"]
 
@@ -157,7 +159,7 @@ def test_a_run_of_linear_models_only(recording: Path) -> None:
 
 
 def test_data_sets_by_name() -> None:
-    words = ("two-tanks", "--states", 1, "--units", 1, "--out", "run")
+    words = ("two-tanks", "--states", 1, "--units", 1, "--restarts", 1, "--out", "run")
     assert set(record("identify", *words)["fits"]) == {"train", "validation", "test"}
     assert json.loads(Path("run/identification.json").read_text())["output_names"] == ["level"]
 

@@ -22,7 +22,7 @@ U, Y = TANKS.inputs[0], TANKS.outputs[0]
 
 def quick(**options: Any) -> SystemIdentifier:
     return SystemIdentifier(
-        **({"states": 2, "units": 4, "iterations": 8, "random_state": 0} | options)
+        **({"states": 2, "units": 4, "iterations": 8, "restarts": 1, "random_state": 0} | options)
     )
 
 

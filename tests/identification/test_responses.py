@@ -16,7 +16,7 @@ TANKS, _ = load_recordings("two-tanks")
 
 def model_of(case: str) -> StateSpace:
     if case == "fitted":
-        fitted = SystemIdentifier(2, 4, iterations=5, random_state=0)
+        fitted = SystemIdentifier(2, 4, iterations=5, restarts=1, random_state=0)
         return fitted.fit(TANKS.inputs[0], TANKS.outputs[0]).model_
     units, scale = {"linear": (0, 0.5), "small": (5, 0.2), "large": (8, 1.5)}[case]
     return StateSpace(inputs=1, outputs=1, states=4, units=units, scale=scale)

@@ -17,7 +17,7 @@ from hdnn.identification import Identification, IdentificationConfig, identify
 from hdnn.identification.search import _Task
 from hdnn.identification.simulation import free_run
 
-QUICK = IdentificationConfig(states=2, units=4, iterations=4)
+QUICK = IdentificationConfig(states=2, units=4, iterations=4, restarts=1)
 
 
 def part(data: Recordings, length: int = 300) -> Recordings:
@@ -69,7 +69,7 @@ def test_the_network_of_a_nonlinear_system_beats_the_linear_model() -> None:
     [(0, [(1, 0), (2, 0)]), ((0, 2), [(1, 0), (2, 0), (1, 2), (2, 2)])],
 )
 def test_zero_units_are_linear_models(units: object, tried: list[tuple[int, int]]) -> None:
-    config = IdentificationConfig(states=(1, 2), units=units, iterations=2)
+    config = IdentificationConfig(states=(1, 2), units=units, iterations=2, restarts=1)
     result = identify(linear_data(), config)
     assert [(c["states"], c["units"]) for c in result.candidates] == tried
     assert result.tried_networks == (units != 0)

@@ -27,7 +27,7 @@ from page import Page, text_of
 
 SECTIONS = ["fits", "signals", "residuals", "steps", "poles", "guarantees", "candidates"]
 STEP, EVIL = 0.5, "<script>alert('1')</script>\"&$x"
-QUICK = IdentificationConfig(states=2, units=2, iterations=2)
+QUICK = IdentificationConfig(states=2, units=2, iterations=2, restarts=1)
 INK, NETWORK, LINEAR = "var(--ink)", "var(--c0)", "var(--c1)"
 
 
@@ -494,7 +494,9 @@ def test_many_signals_and_samples_are_cut_and_the_page_says_so(
 
 def test_a_fitted_estimator_has_a_page_on_other_recordings() -> None:
     (u, y), (u2, y2) = recording(0, 150, 1), recording(1, 120, 1)
-    fitted = SystemIdentifier(2, 2, iterations=2, sampling_time=STEP, random_state=0).fit(u, y)
+    fitted = SystemIdentifier(
+        2, 2, iterations=2, restarts=1, sampling_time=STEP, random_state=0
+    ).fit(u, y)
     page = Page(hdnn.report(fitted, u2, y2, name="tank").html)
     assert page.texts("h1") == ["tank: u → y"]
     assert page.texts("strong") == [f"{100 * fitted.score(u2, y2):.1f} %"]

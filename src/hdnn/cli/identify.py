@@ -71,7 +71,9 @@ def identify(
     ] = None,
     restarts: Annotated[
         int | None,
-        _option("--restarts", "Networks of each size, with other random units.", "Model"),
+        _option(
+            "--restarts", "Networks of each size, with other random units (default: 3).", "Model"
+        ),
     ] = None,
     seed: Annotated[int | None, _option("--seed", "Random seed of the units.", "Model")] = None,
     jobs: Annotated[

@@ -39,7 +39,7 @@ class SystemIdentifier(BaseEstimator):  # type: ignore[misc]
         sampling_time: Time between two samples; it is the unit of ``result_.time_constant`` only.
         validation: Fraction of the samples, the last ones, that chooses sizes and stopping.
         iterations: Iterations for a network, at most. None: 100.
-        restarts: Networks of each size, with other random units. None: 1.
+        restarts: Networks of each size, with other random units. None: 3.
         random_state: An integer for the same result at every call, a `numpy.random.RandomState`, or
             None.
         n_jobs: Candidates side by side, as joblib has it; it changes no number.

@@ -317,8 +317,8 @@ def initial_state(model: StateSpace, u: Tensor, y: Tensor, iterations: int = 15)
 
         minimize  sum |y_t(x_0) - y_t|^2 + |x_0 - x_rest|_R^2
 
-    by Gauss-Newton with shorter steps where one does not help, and derivatives by differences; R is so small that it decides on nothing but
-    what the outputs do not show.
+    by Gauss-Newton, with shorter steps where one does not help, and derivatives by differences; R
+    is so small that it decides on nothing but what the outputs do not show.
 
     Args:
         model: the network.

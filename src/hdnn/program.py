@@ -168,6 +168,8 @@ class Program:
     """Whether some step is a flow, which only the reference backend computes."""
     widest: int = field(init=False, repr=False)
     """The width of the state, or of the hidden units where there are more."""
+    has_signs: bool = field(init=False, repr=False)
+    """Whether some hidden units count negatively, which explicit matrices hold."""
     obstacle: str | None = field(init=False, repr=False)
     """Why no kernel knows this form, whatever the numbers, or None."""
     _shapes: dict[str, tuple[tuple[int, ...], ...]] = field(init=False, repr=False)
@@ -178,6 +180,7 @@ class Program:
         object.__setattr__(self, "has_flows", len(stages) < len(self.steps))
         widest = max(self.layout.width, *(stage.W.units for stage in stages), 0)
         object.__setattr__(self, "widest", widest)
+        object.__setattr__(self, "has_signs", any(s.signs is not None for s in stages))
         object.__setattr__(self, "obstacle", self._obstacle())
         lead, layers = self.layout.lead, self.layers
         shapes = [((*lead, layers, size), (*lead, 1, size)) for size in self.sizes]
@@ -236,11 +239,6 @@ class Program:
                 f"J must be {(n, n)}, or have such a matrix for each of {layers} layers, got "
                 f"{tuple(S.shape)}"
             )
-
-    @property
-    def has_signs(self) -> bool:
-        """Whether some hidden units count negatively, which explicit matrices hold."""
-        return any(stage.signs is not None for stage in self.stages)
 
     @property
     def invertible(self) -> bool:

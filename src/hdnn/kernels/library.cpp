@@ -67,11 +67,11 @@ static const Kernels &kernels_of(i64 itemsize) { return instruction_set.kernels[
 // --- memory ------------------------------------------------------------------------------------
 
 // Memory of a call. It stays with the thread for its next call, as fresh pages are slow to touch
-// (0.1 ms a MB), unless it is more than KEPT: sixteen threads in the widest blocks of narrow
-// layers (tiling.h) need 12 MB, one in those of wide layers 3 MB. What takes more computes for so
-// long that fresh pages are a few percent of it, and would be missed elsewhere.
+// (0.1 ms a MB), unless it is more than KEPT: five threads in the largest blocks (tiling.h), or
+// sixteen in those of most networks. What takes more computes for so long that fresh pages are a
+// small part of it, and would be missed elsewhere.
 class Memory {
-  static constexpr size_t KEPT = 16 << 20;
+  static constexpr size_t KEPT = 32 << 20;
   static constexpr std::align_val_t LINE{64};  // of the cache
   struct Arena {
     void *data = nullptr;

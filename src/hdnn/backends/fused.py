@@ -1,8 +1,9 @@
 """The fused backend: programs of stages, and recurrences, through the compiled kernels on the CPU.
 
 A block of samples is carried through all layers while it sits in the cache, and the backward pass
-computes it there again: nothing is saved but the input state and the parameters. Of a recurrence,
-whose states are all wanted, these are saved.
+computes it there again: nothing is saved but the input state and the parameters, and activations
+where they fit into a buffer (`native.keep`). Of a recurrence, whose states are all wanted, these
+are saved.
 
 A call looks up one object, the plan of its program and shape; everything else is read anew.
 `locate` is the one place where addresses are taken, of tensors that `obstacle_of_numbers` has
@@ -143,13 +144,20 @@ def _address(tensor: Tensor | None) -> int | None:
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
     """y_N of canonical states, of numbers that `obstacle_of_numbers` passes."""
+    return _forward(program, values, x, False)[0]
+
+
+def _forward(
+    program: Program, values: Values, x: Tensor, keep: bool
+) -> tuple[Tensor, native.Activations | None]:
     x = x.contiguous()
     out = torch.empty_like(x)
     plan, addresses, _keep = locate(program, values, x)
-    where = (plan.handle, addresses, x.data_ptr(), out.data_ptr())
-    if native.library().hdnn_forward(*where, torch.get_num_threads()):
+    kept = native.keep(plan) if keep else None
+    where = (x.data_ptr(), out.data_ptr(), None if kept is None else kept.address)
+    if native.library().hdnn_forward(plan.handle, addresses, *where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
-    return out
+    return out, kept
 
 
 def backward(
@@ -158,22 +166,25 @@ def backward(
     x: Tensor,
     gout: Tensor,
     wanted: Sequence[bool] = (True, True, True),
+    kept: native.Activations | None = None,
 ) -> tuple[Any, ...]:
     """The gradients of <gout, y_N> of canonical states: of the state, of theta and of beta.
 
     Args:
         program, values, x, gout: numbers that `obstacle_of_numbers` passes.
         wanted: which of the three; without those of theta and beta it takes less time.
+        kept: what the forward pass of these very numbers has kept, or None.
 
     Returns:
         Three gradients; None is one that is not wanted.
     """
     x, gout = x.contiguous(), gout.contiguous()
-    plan, addresses, kept = locate(program, values, x)
+    plan, addresses, (theta, beta, *_keep) = locate(program, values, x)
     gx = torch.empty_like(x) if wanted[0] else None
-    gtheta = torch.empty_like(kept[0]) if wanted[1] else None
-    gbeta = torch.empty_like(kept[1]) if wanted[2] else None
+    gtheta = torch.empty_like(theta) if wanted[1] else None
+    gbeta = torch.empty_like(beta) if wanted[2] else None
     where = (
+        kept.address if kept is not None and kept.plan is plan else None,
         None if gx is None else gx.data_ptr(),
         None if gtheta is None else gtheta.data_ptr(),
         None if gbeta is None else gbeta.data_ptr(),
@@ -269,7 +280,9 @@ class _Fused(torch.autograd.Function):
         ctx.save_for_backward(*aliases)
         ctx.set_materialize_grads(False)
         ctx.program, ctx.h, ctx.inputs, ctx.aliases = program, h, (x, theta, beta), aliases
-        return forward(program, Values(h, theta, beta, S), x)
+        recorded = True in ctx.needs_input_grad
+        out, ctx.kept = _forward(program, Values(h, theta, beta, S), x, recorded)
+        return out
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -277,6 +290,7 @@ class _Fused(torch.autograd.Function):
         if gout is None:
             return (None,) * 6
         program, needs, aliases = ctx.program, ctx.needs_input_grad[:3], ctx.aliases
+        kept, ctx.kept = ctx.kept, None  # once: a later pass through the same graph computes them
         values = Values(ctx.h if steps is None else steps, theta, beta, S)
         again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
         # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
@@ -290,9 +304,10 @@ class _Fused(torch.autograd.Function):
                 raise HdnnError("the memory of a state, of parameters or of J was freed before use")
             reason = obstacle_of_memory(x.dtype, gout)
         else:
+            kept = None
             reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
         if not (again or reason):
-            return (*backward(program, values, x, gout, needs), None, None, None)
+            return (*backward(program, values, x, gout, needs, kept), None, None, None)
 
         def again_by_torch(x: Tensor, theta: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
             return (reference.run(program, values._replace(theta=theta, beta=beta), x),)

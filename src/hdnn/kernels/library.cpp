@@ -235,15 +235,21 @@ hdnn_plan *hdnn_plan_new(const hdnn_problem *problem) try {
 }
 void hdnn_plan_free(hdnn_plan *p) { delete p; }
 
+int64_t hdnn_plan_activations(const hdnn_plan *p) {
+  return p->networks * p->blocks * p->block * p->layers * p->activations * p->itemsize;
+}
+
 int hdnn_forward(const hdnn_plan *p, const hdnn_values *values, const void *x, void *out,
-                 int64_t threads) {
-  return run({p, *values, x, nullptr, out}, kernels_of(p->itemsize).forward, p->work, threads);
+                 void *activations, int64_t threads) {
+  const Call c = {p, *values, x, nullptr, out, nullptr, nullptr, activations};
+  return run(c, kernels_of(p->itemsize).forward, p->work, threads);
 }
 
 int hdnn_backward(const hdnn_plan *p, const hdnn_values *values, const void *x, const void *gout,
-                  void *gx, void *gtheta, void *gbeta, int64_t threads) {
-  const Call c = {p, *values, x, gout, gx, gtheta, gbeta};
-  return run(c, kernels_of(p->itemsize).backward, 4 * p->work, threads);
+                  const void *activations, void *gx, void *gtheta, void *gbeta, int64_t threads) {
+  void *kept = const_cast<void *>(activations);  // read only, on the way back
+  const Call c = {p, *values, x, gout, gx, gtheta, gbeta, kept};
+  return run(c, kernels_of(p->itemsize).backward, (kept ? 3 : 4) * p->work, threads);
 }
 
 int hdnn_jacobians(const hdnn_plan *plan, const hdnn_values *values, const void *x,

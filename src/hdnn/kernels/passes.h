@@ -14,7 +14,8 @@
 // state x (n), a covector g (n), d (hidden) and u (n) for what a stage computes, the states at the
 // begin of every segment, the activations of one segment, and what a caller adds. Deep networks
 // have several segments: the backward pass goes forward twice, and memory grows with the square
-// root of the depth.
+// root of the depth. Where the forward pass has kept the activations of all blocks, the backward
+// pass does not go forward at all.
 #pragma once
 #include "small_stages.h"
 
@@ -263,6 +264,14 @@ INLINE Chunk chunk_at(const Program &p, i64 chunk) {
           e * p.points * p.width};
 }
 
+// The activations of a block, of those that a forward pass keeps for the backward pass, or null.
+template <class T>
+INLINE T *activations_of(const Call &c, i64 network, i64 index) {
+  const Program &p = *c.program;
+  const i64 before = network * p.blocks + index;
+  return c.activations ? (T *)c.activations + before * p.block * p.layers * p.activations : nullptr;
+}
+
 template <class T>
 static void forward(void *call, i64 chunk, i64 worker) {
   const Call &c = *(const Call *)call;
@@ -273,7 +282,11 @@ static void forward(void *call, i64 chunk, i64 worker) {
     const Block block = block_at(p, index, p.points);
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
     read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
-    advance<T, false>(net, 0, p.layers, space, space.activations);
+    T *kept = activations_of<T>(c, at.network, index);
+    if (kept)
+      advance<T, true>(net, 0, p.layers, space, kept);
+    else
+      advance<T, false>(net, 0, p.layers, space, space.activations);
     write_block<T>(p, space.x, block, (T *)c.out + at.states);
   }
 }
@@ -308,10 +321,16 @@ static void backward(void *call, i64 chunk, i64 worker) {
   for (i64 index = at.first; index < at.last; index++) {
     const Block block = block_at(p, index, p.points);
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
-    read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
     read_block<T>(p, (const T *)c.gout + at.states, block, space.g, false);
-    advance_segments<T>(net, space);
-    backpropagate_segments<T>(net, space, rows);
+    const T *kept = activations_of<T>(c, at.network, index);
+    if (kept) {
+      const auto back = rows ? backpropagate<T, true> : backpropagate<T, false>;
+      back(net, 0, p.layers, space, space.g, kept, rows);
+    } else {
+      read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
+      advance_segments<T>(net, space);
+      backpropagate_segments<T>(net, space, rows);
+    }
     if (c.out) write_block<T>(p, space.g, block, (T *)c.out + at.states);
   }
   if (rows) add_gradients<T>(c, at, rows);

@@ -75,6 +75,7 @@ struct Call {
   const void *x, *gout;
   void *out;             // y_N, or the gradient of x
   void *gtheta, *gbeta;  // null: not wanted
+  void *activations;     // (E, blocks, layers, activations, block), or null: not kept
   // Jacobians: at `count` depths, y_l and d y_N / d y_l
   const i64 *depths;
   i64 count;

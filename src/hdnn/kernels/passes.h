@@ -51,20 +51,27 @@ static void classify_S(const Program &p, const T *S, const Structure &structure)
   }
 }
 
-template <class T>
-static void gather(const T *from, const i64 *code, i64 count, T *to) {
-  for (i64 k = 0; k < count; k++)
-    to[k] = code[k] > 0 ? from[code[k] - 1] : code[k] < 0 ? -from[-code[k] - 1] : T(0);
+// visit(parameter, entry, sign) for all of them. Most strides are 1, which the compiler is told.
+template <class Visit>
+INLINE void for_entries(const Runs &runs, Visit visit) {
+  for (i64 j = 0; j < runs.count; j++) {
+    const Run r = runs.run[j];
+    if (r.stride == 1)
+      for (i64 k = 0; k < r.count; k++) visit(r.parameter + k, r.entry + k, r.sign);
+    else
+      for (i64 k = 0; k < r.count; k++) visit(r.parameter + k, r.entry + k * r.stride, r.sign);
+  }
 }
 template <class T>
-static void scatter(const T *from, const i64 *code, i64 first, i64 count, T *to) {
-  if (first >= 0)
-    for (i64 k = 0; k < count; k++) to[first + k] += from[k];
-  else
-    for (i64 k = 0; k < count; k++) {
-      if (code[k] > 0) to[code[k] - 1] += from[k];
-      if (code[k] < 0) to[-code[k] - 1] -= from[k];
-    }
+static void gather(const T *from, const Runs &runs, i64 count, T *to) {
+  fill<T>(to, count, T(0));
+  for_entries(runs, [=](i64 parameter, i64 entry, i64 sign)
+                        ALWAYS_INLINE { to[entry] = T(sign) * from[parameter]; });
+}
+template <class T>
+static void scatter(const T *from, const Runs &runs, T *to) {
+  for_entries(runs, [=](i64 parameter, i64 entry, i64 sign)
+                        ALWAYS_INLINE { to[parameter] += T(sign) * from[entry]; });
 }
 
 // Fills the rows of a network with what cannot be read from theta and beta in place.
@@ -76,8 +83,8 @@ static void assemble(const Network<T> &net) {
       const Stage &s = p.stage[k];
       T *row = net.rows + layer * p.row;
       const T *theta = net.theta + layer * p.theta, *beta = net.beta + layer * p.beta;
-      if (s.first_W < 0) gather<T>(theta, s.W, s.units * s.reads, row + s.at_W);
-      if (s.first_b < 0) gather<T>(beta, s.b, s.units, row + s.at_b);
+      if (s.first_W < 0) gather<T>(theta, s.runs_W, s.units * s.reads, row + s.at_W);
+      if (s.first_b < 0) gather<T>(beta, s.runs_b, s.units, row + s.at_b);
     }
 }
 
@@ -88,8 +95,8 @@ static void scatter_gradients(const Program &p, const T *row, T *gtheta, T *gbet
   if (gbeta) fill<T>(gbeta, p.beta, T(0));
   for (i64 k = 0; k < p.stages; k++) {
     const Stage &s = p.stage[k];
-    if (gtheta) scatter<T>(row + s.at_W, s.W, s.first_W, s.units * s.reads, gtheta);
-    if (gbeta) scatter<T>(row + s.at_b, s.b, s.first_b, s.units, gbeta);
+    if (gtheta) scatter<T>(row + s.at_W, s.runs_W, gtheta);
+    if (gbeta) scatter<T>(row + s.at_b, s.runs_b, gbeta);
   }
 }
 

@@ -1,8 +1,9 @@
 """The fused backend: programs of stages, and recurrences, through the compiled kernels on the CPU.
 
 A block of samples is carried through all layers while it sits in the cache, and the backward pass
-computes it there again: nothing is saved but the input state and the parameters. Of a recurrence,
-whose states are all wanted, these are saved.
+computes it there again: nothing is saved but the input state and the parameters, and activations
+where they fit into a buffer (`native.keep`). Of a recurrence, whose states are all wanted, these
+are saved.
 
 A call looks up one object, the plan of its program and shape; everything else is read anew.
 `locate` is the one place where addresses are taken, of tensors that `obstacle_of_numbers` has
@@ -143,16 +144,17 @@ def _address(tensor: Tensor | None) -> int | None:
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
     """y_N of canonical states, of numbers that `obstacle_of_numbers` passes."""
-    return _forward(locate(program, values, x))
+    return _forward(locate(program, values, x), False)[0]
 
 
-def _forward(located: Located) -> Tensor:
+def _forward(located: Located, keep: bool) -> tuple[Tensor, native.Activations | None]:
     plan, addresses, (x, *_) = located
     out = torch.empty_like(x)
-    states, threads = (x.data_ptr(), out.data_ptr()), torch.get_num_threads()
-    if native.library().hdnn_forward(plan.handle, addresses, *states, threads):
+    kept = native.keep(plan) if keep else None
+    where = (x.data_ptr(), out.data_ptr(), None if kept is None else kept.address)
+    if native.library().hdnn_forward(plan.handle, addresses, *where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
-    return out
+    return out, kept
 
 
 def backward(
@@ -171,16 +173,19 @@ def backward(
     Returns:
         Three gradients; None is one that is not wanted.
     """
-    return _backward(locate(program, values, x), gout, wanted)
+    return _backward(locate(program, values, x), gout, wanted, None)
 
 
-def _backward(located: Located, gout: Tensor, wanted: Sequence[bool]) -> tuple[Any, ...]:
+def _backward(
+    located: Located, gout: Tensor, wanted: Sequence[bool], kept: native.Activations | None
+) -> tuple[Any, ...]:
     plan, addresses, (x, theta, beta, *_) = located
     gout = gout.contiguous()
     gx = torch.empty_like(x) if wanted[0] else None
     gtheta = torch.empty_like(theta) if wanted[1] else None
     gbeta = torch.empty_like(beta) if wanted[2] else None
     where = (
+        kept.address if kept is not None and kept.plan is plan else None,
         None if gx is None else gx.data_ptr(),
         None if gtheta is None else gtheta.data_ptr(),
         None if gbeta is None else gbeta.data_ptr(),
@@ -300,10 +305,11 @@ class _Fused(torch.autograd.Function):
         values = Values(h if steps is None else steps, *aliases[1:4])
         located = locate(program, values, aliases[0])
         # Not with a copy of the state, which may be large.
-        kept = located if located.tensors[0] is aliases[0] else None
+        again = located if located.tensors[0] is aliases[0] else None
         ctx.inputs, ctx.aliases, ctx.constants = (x, theta, beta), aliases, (program, h)
-        ctx.located = kept, _addresses(*aliases)
-        return _forward(located)
+        ctx.located = again, _addresses(*aliases)
+        out, ctx.kept = _forward(located, True in ctx.needs_input_grad)
+        return out
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -311,25 +317,26 @@ class _Fused(torch.autograd.Function):
         if gout is None:
             return (None,) * 4
         (program, h), (located, addresses) = ctx.constants, ctx.located
+        kept, ctx.kept = ctx.kept, None  # once: a later pass through the same graph computes them
         needs = ctx.needs_input_grad[:3]
         values = Values(h if steps is None else steps, theta, beta, S)
         again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
         # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
         # tensors than the aliases, which were judged going forward.
         if not all(map(operator.is_, saved, ctx.aliases)):
-            located = None
+            located = kept = None
             reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
         else:
             reason = obstacle_of_memory(x.dtype, gout)
-            if located is None or addresses != _addresses(*saved):
-                located = None
+            if addresses != _addresses(*saved):  # their memory was freed or moved
+                located = kept = None
                 if not all(t is None or _has_memory(t) for t in saved):
                     raise HdnnError(
                         "the memory of a state, of parameters or of J was freed before use"
                     )
         if not (again or reason):
             located = located or locate(program, values, x)
-            return (*_backward(located, gout, needs), None)
+            return (*_backward(located, gout, needs, kept), None)
 
         def again_by_torch(x: Tensor, theta: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
             return (reference.run(program, values._replace(theta=theta, beta=beta), x),)

@@ -321,7 +321,7 @@ class _Fused(torch.autograd.Function):
             reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
         else:
             reason = obstacle_of_memory(x.dtype, gout)
-            if located is None or addresses != _addresses(*saved):
+            if addresses != _addresses(*saved):  # their memory was freed or moved
                 located = None
                 if not all(t is None or _has_memory(t) for t in saved):
                     raise HdnnError(

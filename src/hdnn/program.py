@@ -224,8 +224,8 @@ class Program:
                     f"the parameters of {name} must have shape {own}, or {shared} if all layers "
                     f"share them, got {tuple(tensor.shape)}; build a network of that size instead"
                 )
-        lead = self.layout.lead
         if isinstance(h, Tensor):
+            lead = self.layout.lead
             several = per_sample and h.ndim == len(lead) + 2
             shape = (*h.shape[:-2], h.shape[-1]) if several else tuple(h.shape)
             if shape not in ((layers,), (*lead, layers)):
@@ -234,6 +234,7 @@ class Program:
             raise HdnnError(f"J must be a tensor, got a {type(S).__name__}")
         if S is None or S.shape == (n, n):
             return
+        lead = self.layout.lead
         if S.shape[-2:] != (n, n) or S.shape[:-2] not in ((layers,), (*lead, layers), (*lead, 1)):
             raise HdnnError(
                 f"J must be {(n, n)}, or have such a matrix for each of {layers} layers, got "

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import jacrev
+from torch.autograd.functional import jacobian
 
 from hdnn.data.recordings import Array
 from hdnn.identification.levenberg import states_of
@@ -65,7 +65,7 @@ def operating_point(model: StateSpace, u: Array) -> OperatingPoint:
         cell, at = model.assemble(), torch.tensor(u)
         x = rest_state(model, at)
         y = cell.step(x, at)[1]
-        (A, B), (C, D) = jacrev(cell.step, argnums=(0, 1))(x, at)
+        (A, B), (C, D) = jacobian(cell.step, (x, at))
         poles = torch.linalg.eigvals(A).numpy()
         gain = C @ torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) - A, B) + D
     order = np.lexsort((-poles.imag, -np.abs(poles)))

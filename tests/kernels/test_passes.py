@@ -135,10 +135,10 @@ class Periodic:
         library, (x, gout) = native.library(), (self.x.data_ptr(), self.gout.data_ptr())
         numbers = (None if t is None else t.data_ptr() for t in (self.theta, self.beta, self.J))
         values, out = native.Addresses(*numbers, self.net.h), torch.empty_like(self.x)
-        native.check(library.hdnn_forward(self.plan.handle, values, x, out.data_ptr(), 2))
+        native.check(library.hdnn_forward(self.plan.handle, values, x, out.data_ptr(), None, 2))
         grads = [torch.full_like(t, torch.nan) for t in (self.x, self.theta, self.beta)]
         into = (g.data_ptr() if want else None for g, want in zip(grads, wanted, strict=True))
-        native.check(library.hdnn_backward(self.plan.handle, values, x, gout, *into, 2))
+        native.check(library.hdnn_backward(self.plan.handle, values, x, gout, None, *into, 2))
         return [out, *grads]
 
 

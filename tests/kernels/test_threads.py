@@ -92,6 +92,20 @@ def test_four_threads_at_once() -> None:
             agree(results, expected[name], 0.0)
 
 
+def test_one_graph_from_four_threads() -> None:
+    """Its kept activations serve those who find them; the others compute them again."""
+    net, y, weight = case("rows", torch.float32)
+    inputs = [y.requires_grad_(), *net.parameters()]
+
+    def gradients(out: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(out, inputs, weight, retain_graph=True))
+
+    expected = gradients(net(y))
+    with threads(2), ThreadPoolExecutor(4) as pool:
+        for found in pool.map(gradients, [net(y)] * 8):
+            assert all(map(torch.equal, found, expected))
+
+
 LARGE = """
 import os, sys
 import torch

@@ -14,7 +14,8 @@
 // state x (n), a covector g (n), d (hidden) and u (n) for what a stage computes, the states at the
 // begin of every segment, the activations of one segment, and what a caller adds. Deep networks
 // have several segments: the backward pass goes forward twice, and memory grows with the square
-// root of the depth.
+// root of the depth. Where the forward pass has kept the activations of all blocks, the backward
+// pass does not go forward at all.
 #pragma once
 #include "small_stages.h"
 
@@ -50,20 +51,27 @@ static void classify_S(const Program &p, const T *S, const Structure &structure)
   }
 }
 
-template <class T>
-static void gather(const T *from, const i64 *code, i64 count, T *to) {
-  for (i64 k = 0; k < count; k++)
-    to[k] = code[k] > 0 ? from[code[k] - 1] : code[k] < 0 ? -from[-code[k] - 1] : T(0);
+// visit(parameter, entry, sign) for all of them. Most strides are 1, which the compiler is told.
+template <class Visit>
+INLINE void for_entries(const Runs &runs, Visit visit) {
+  for (i64 j = 0; j < runs.count; j++) {
+    const Run r = runs.run[j];
+    if (r.stride == 1)
+      for (i64 k = 0; k < r.count; k++) visit(r.parameter + k, r.entry + k, r.sign);
+    else
+      for (i64 k = 0; k < r.count; k++) visit(r.parameter + k, r.entry + k * r.stride, r.sign);
+  }
 }
 template <class T>
-static void scatter(const T *from, const i64 *code, i64 first, i64 count, T *to) {
-  if (first >= 0)
-    for (i64 k = 0; k < count; k++) to[first + k] += from[k];
-  else
-    for (i64 k = 0; k < count; k++) {
-      if (code[k] > 0) to[code[k] - 1] += from[k];
-      if (code[k] < 0) to[-code[k] - 1] -= from[k];
-    }
+static void gather(const T *from, const Runs &runs, i64 count, T *to) {
+  fill<T>(to, count, T(0));
+  for_entries(runs, [=](i64 parameter, i64 entry, i64 sign)
+                        ALWAYS_INLINE { to[entry] = T(sign) * from[parameter]; });
+}
+template <class T>
+static void scatter(const T *from, const Runs &runs, T *to) {
+  for_entries(runs, [=](i64 parameter, i64 entry, i64 sign)
+                        ALWAYS_INLINE { to[parameter] += T(sign) * from[entry]; });
 }
 
 // Fills the rows of a network with what cannot be read from theta and beta in place.
@@ -75,8 +83,8 @@ static void assemble(const Network<T> &net) {
       const Stage &s = p.stage[k];
       T *row = net.rows + layer * p.row;
       const T *theta = net.theta + layer * p.theta, *beta = net.beta + layer * p.beta;
-      if (s.first_W < 0) gather<T>(theta, s.W, s.units * s.reads, row + s.at_W);
-      if (s.first_b < 0) gather<T>(beta, s.b, s.units, row + s.at_b);
+      if (s.first_W < 0) gather<T>(theta, s.runs_W, s.units * s.reads, row + s.at_W);
+      if (s.first_b < 0) gather<T>(beta, s.runs_b, s.units, row + s.at_b);
     }
 }
 
@@ -87,8 +95,8 @@ static void scatter_gradients(const Program &p, const T *row, T *gtheta, T *gbet
   if (gbeta) fill<T>(gbeta, p.beta, T(0));
   for (i64 k = 0; k < p.stages; k++) {
     const Stage &s = p.stage[k];
-    if (gtheta) scatter<T>(row + s.at_W, s.W, s.first_W, s.units * s.reads, gtheta);
-    if (gbeta) scatter<T>(row + s.at_b, s.b, s.first_b, s.units, gbeta);
+    if (gtheta) scatter<T>(row + s.at_W, s.runs_W, gtheta);
+    if (gbeta) scatter<T>(row + s.at_b, s.runs_b, gbeta);
   }
 }
 
@@ -263,6 +271,14 @@ INLINE Chunk chunk_at(const Program &p, i64 chunk) {
           e * p.points * p.width};
 }
 
+// The activations of a block, of those that a forward pass keeps for the backward pass, or null.
+template <class T>
+INLINE T *activations_of(const Call &c, i64 network, i64 index) {
+  const Program &p = *c.program;
+  const i64 before = network * p.blocks + index;
+  return c.activations ? (T *)c.activations + before * p.block * p.layers * p.activations : nullptr;
+}
+
 template <class T>
 static void forward(void *call, i64 chunk, i64 worker) {
   const Call &c = *(const Call *)call;
@@ -273,7 +289,11 @@ static void forward(void *call, i64 chunk, i64 worker) {
     const Block block = block_at(p, index, p.points);
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
     read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
-    advance<T, false>(net, 0, p.layers, space, space.activations);
+    T *kept = activations_of<T>(c, at.network, index);
+    if (kept)
+      advance<T, true>(net, 0, p.layers, space, kept);
+    else
+      advance<T, false>(net, 0, p.layers, space, space.activations);
     write_block<T>(p, space.x, block, (T *)c.out + at.states);
   }
 }
@@ -308,10 +328,16 @@ static void backward(void *call, i64 chunk, i64 worker) {
   for (i64 index = at.first; index < at.last; index++) {
     const Block block = block_at(p, index, p.points);
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
-    read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
     read_block<T>(p, (const T *)c.gout + at.states, block, space.g, false);
-    advance_segments<T>(net, space);
-    backpropagate_segments<T>(net, space, rows);
+    const T *kept = activations_of<T>(c, at.network, index);
+    if (kept) {
+      const auto back = rows ? backpropagate<T, true> : backpropagate<T, false>;
+      back(net, 0, p.layers, space, space.g, kept, rows);
+    } else {
+      read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
+      advance_segments<T>(net, space);
+      backpropagate_segments<T>(net, space, rows);
+    }
     if (c.out) write_block<T>(p, space.g, block, (T *)c.out + at.states);
   }
   if (rows) add_gradients<T>(c, at, rows);

@@ -15,7 +15,18 @@ typedef int64_t i64;
 // Numbered as `code` in fields/activations.py.
 enum Activation { TANH, IDENTITY, RELU, SOFTSIGN, SIGMOID };
 
+// Entries `entry`, `entry` + stride, ... of an array are parameters `parameter`, `parameter` + 1,
+// ..., times the sign. A skew matrix is two runs a row: what is right of the diagonal, and below.
+struct Run {
+  i64 entry, stride, parameter, count, sign;
+};
+struct Runs {
+  const Run *run;
+  i64 count;
+};
+
 struct Stage : hdnn_stage {
+  Runs runs_W, runs_b;   // in place of W and b
   i64 first_W, first_b;  // first parameter where the entries are parameters in order, else -1
   i64 at_W, at_b;        // places in a row
   i64 at_S;              // place in Structure::to and Structure::gain
@@ -75,6 +86,7 @@ struct Call {
   const void *x, *gout;
   void *out;             // y_N, or the gradient of x
   void *gtheta, *gbeta;  // null: not wanted
+  void *activations;     // (E, blocks, layers, activations, block), or null: not kept
   // Jacobians: at `count` depths, y_l and d y_N / d y_l
   const i64 *depths;
   i64 count;

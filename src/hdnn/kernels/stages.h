@@ -52,21 +52,33 @@ INLINE Weights<T> weights_of(const Network<T> &net, i64 layer, i64 stage) {
 
 // y = scale J2 v, or y += scale J2 v if ADDS. Row i of J2 v is the sum of the v after v_i less the
 // sum of those before it. `after` is memory for n rows: those of y, if it is replaced.
-template <class T, bool ADDS>
-static void signs_product(i64 n, const T *v, T scale, T *y, T *after, i64 width) {
-  for (i64 j = 0; j < width; j += LANES<T>) {
-    Vec<T> sum = {};
-    for (i64 k = (n - 1) * width + j; k >= 0; k -= width) {
-      store<T>(after + k, sum);
-      sum += load<T>(v + k);
-    }
-    sum = Vec<T>{};
-    for (i64 k = j; k < n * width; k += width) {
-      const Vec<T> row = scale * (load<T>(after + k) - sum);
-      sum += load<T>(v + k);
-      store<T>(y + k, ADDS ? load<T>(y + k) + row : row);
+template <class T, bool ADDS, int COLUMNS>
+INLINE void signs_panel(i64 n, const T *v, T scale, T *y, T *after, i64 width) {
+  constexpr int N = LANES<T>;
+  Vec<T> sum[COLUMNS] = {};
+  for (i64 k = (n - 1) * width; k >= 0; k -= width) {
+    UNROLL for (int c = 0; c < COLUMNS; c++) {
+      store<T>(after + k + c * N, sum[c]);
+      sum[c] += load<T>(v + k + c * N);
     }
   }
+  UNROLL for (int c = 0; c < COLUMNS; c++) sum[c] = Vec<T>{};
+  for (i64 k = 0; k < n * width; k += width) {
+    UNROLL for (int c = 0; c < COLUMNS; c++) {
+      const i64 at = k + c * N;
+      const Vec<T> row = scale * (load<T>(after + at) - sum[c]);
+      sum[c] += load<T>(v + at);
+      store<T>(y + at, ADDS ? load<T>(y + at) + row : row);
+    }
+  }
+}
+template <class T, bool ADDS>
+static void signs_product(i64 n, const T *v, T scale, T *y, T *after, i64 width) {
+  constexpr int N = LANES<T>, TOGETHER = 4;  // sums, so that none waits for the one before
+  i64 j = 0;
+  for (; j + TOGETHER * N <= width; j += TOGETHER * N)
+    signs_panel<T, ADDS, TOGETHER>(n, v + j, scale, y + j, after + j, width);
+  for (; j < width; j += N) signs_panel<T, ADDS, 1>(n, v + j, scale, y + j, after + j, width);
 }
 
 // d and u are memory for reads rows. x[read] is copied to `activations` only if KEEP.

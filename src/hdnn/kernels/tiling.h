@@ -40,14 +40,15 @@ inline void share(Program &p) {
 // Best first: all activations at once within a core's share of the caches, also with fewer samples;
 // else states at the begin of segments are saved, and the backward pass goes forward twice.
 inline void tile_passes(Program &p) {
-  // Of wide layers a second forward pass costs more than memory beyond the nearest cache.
-  const i64 cache = p.width < 16 ? 768 << 10 : 3 << 20;
+  // Memory beyond the nearest cache costs less than a second forward pass. 12 MB would serve a few
+  // cases better, but the threads of a call share the last cache.
+  constexpr i64 CACHE = 6 << 20;
   const i64 narrow = 64 / (p.lanes * p.itemsize);  // as many samples on machines of short vectors
   const i64 all = std::max<i64>(1, p.layers), balanced = balanced_segment(p);
   const i64 options[][2] = {{16, all},     {8, all},      {4, all},
                             {4, balanced}, {2, balanced}, {1, balanced}};
   for (const auto &[vectors, segment] : options)
-    if (tile(p, vectors * narrow, segment, 0) <= cache) break;
+    if (tile(p, vectors * narrow, segment, 0) <= CACHE) break;
   share(p);
 }
 

@@ -163,7 +163,7 @@ def test_weights_that_are_not_finite_show_as_in_the_reference(name: str, bad: fl
     """In the same samples, and in the same gradients."""
     net = build(name, features=34, layers=2, scale=0.2)
     size = net.field.weights.theta.shape[-1]
-    for place in (0, 20, size // 2, size - 1):
+    for place in (0, 30, size // 2, size - 1):  # the second where the last vectors of a row overlap
         poisoned = twin(net, "auto")
         with torch.no_grad():
             poisoned.field.weights.theta[1, place] = bad

@@ -38,14 +38,17 @@ inline void share(Program &p) {
 }
 
 // Whether lanes run over features and units: for few samples, where every row of a matrix fills a
-// vector. Wide layers gain most, as more of their vectors are full; lanes over samples win where
-// the samples fill a good part of them.
+// vector. The wider the layers, the longer that wins; less so where the last vectors of rows are
+// not full, and where a good part of the lanes would hold samples.
 inline bool is_few(const Program &p) {
-  const i64 least = std::max<i64>(8, p.lanes);  // TOGETHER_ROWS
-  for (i64 k = 0; k < p.stages; k++)
-    if (std::min({p.stage[k].reads, p.stage[k].units, p.stage[k].writes}) < least) return false;
-  const i64 most = p.width < 16 ? 2 : p.width < 64 ? 4 : 8;
-  return !p.pixels && p.points <= std::min(most, p.lanes);
+  i64 row = p.width, least = p.width;
+  for (i64 k = 0; k < p.stages; k++) {
+    row = std::min({row, p.stage[k].reads, p.stage[k].units});
+    least = std::min({least, row, p.stage[k].writes});
+  }
+  if (p.pixels || least < std::max<i64>(8, p.lanes)) return false;  // TOGETHER_ROWS
+  const i64 wide = p.width < 16 ? 2 : p.width < 64 ? 4 : 8, most = std::min(wide, p.lanes * 3 / 4);
+  return p.points <= std::max<i64>(1, most * row / (divided_up(row, p.lanes) * p.lanes));
 }
 inline void tile_few(Program &p) {
   constexpr i64 CACHE = 3 << 20;

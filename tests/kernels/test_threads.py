@@ -36,6 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         (1500, 16),
     ),
     "small images": ({"name": "H1", "channels": 8, "layers": 30}, (700, 8, 2, 2)),
+    "few rows": ({"name": "H2", "features": 64, "layers": 64, "ensemble": 32}, (32, 2, 64)),
     "deep": ({"name": "MS1", "features": 8, "layers": 900}, (200, 8)),
 }
 """All large enough to be shared among threads."""

@@ -106,7 +106,7 @@ thread_local Memory::Arena Memory::arena;
 
 static Structure take_structure(const Program &p, BumpAllocator &memory) {
   return {memory.take<StructureKind>(p.stages), memory.take<i64>(p.reads),
-          memory.take<char>(p.reads * p.itemsize)};
+          memory.take<i64>(p.reads), memory.take<char>(p.reads * p.itemsize)};
 }
 
 // --- plans -------------------------------------------------------------------------------------
@@ -151,6 +151,36 @@ static i64 first_of(const std::vector<Run> &runs, i64 count) {
   return all && runs[0].sign > 0 ? runs[0].parameter : -1;
 }
 
+// The same of W', from the codes of W (units, reads).
+static i64 first_of_transposed(const Stage &s) {
+  if (!(s.units * s.reads) || s.W[0] < 1) return -1;
+  for (i64 i = 0; i < s.units; i++)
+    for (i64 k = 0; k < s.reads; k++)
+      if (s.W[i * s.reads + k] != s.W[0] + k * s.units + i) return -1;
+  return s.W[0] - 1;
+}
+
+// Which stages are the first, on the way back, that give gradients to their part of theta: those
+// may overwrite what is there, if every parameter is in one of them, in order.
+static void find_fresh(hdnn_plan &p) {
+  const auto first = [](const Stage &s) { return std::max(s.first_W, s.first_transposed); };
+  i64 covered = 0;
+  p.overwrites = true;
+  for (i64 k = p.stages - 1; k >= 0; k--) {
+    Stage &s = p.stage_list[k];
+    s.fresh = true;
+    for (i64 later = k + 1; later < p.stages; later++) {
+      const Stage &other = p.stage[later];
+      s.fresh = s.fresh && (first(s) + s.units * s.reads <= first(other) ||
+                            first(other) + other.units * other.reads <= first(s));
+    }
+    p.overwrites = p.overwrites && first(s) >= 0;
+    covered += s.fresh ? s.units * s.reads : 0;
+  }
+  p.overwrites = p.overwrites && covered == p.theta;
+  for (Stage &s : p.stage_list) s.fresh = s.fresh && p.overwrites;
+}
+
 static void lay_out_stages(hdnn_plan &p, const hdnn_stage *stages) {
   for (i64 k = 0; k < p.stages; k++) {
     Stage s = {stages[k]};
@@ -159,7 +189,9 @@ static void lay_out_stages(hdnn_plan &p, const hdnn_stage *stages) {
       runs = {all.data(), i64(all.size())}, code = nullptr;  // which the caller frees
       return first_of(all, count);
     };
+    const i64 transposed = first_of_transposed(s);
     s.first_W = keep(s.W, s.units * s.reads, s.runs_W), s.first_b = keep(s.b, s.units, s.runs_b);
+    s.first_transposed = s.first_W < 0 ? transposed : -1;
     p.gathers = p.gathers || s.first_W < 0 || s.first_b < 0;
     s.at_W = p.row, s.at_b = s.at_W + s.units * s.reads, p.row = s.at_b + s.units;
     s.at_S = p.reads, p.reads += s.reads;
@@ -172,6 +204,7 @@ static void lay_out_stages(hdnn_plan &p, const hdnn_stage *stages) {
     p.stage_list.push_back(s);
   }
   p.stage = p.stage_list.data();
+  find_fresh(p);
 }
 
 // --- calls -------------------------------------------------------------------------------------
@@ -184,8 +217,9 @@ static int run(Call c, Work work, double operations, i64 threads) {
   const auto lay_out = [&](BumpAllocator &memory) {
     c.structure = take_structure(p, memory);
     c.rows = memory.take<char>(p.gathers ? p.networks * rows : 0);
-    c.partial = memory.take<char>(gradients ? threads * rows : 0);
-    c.total = memory.take<char>(gradients ? p.networks * rows : 0);
+    const i64 partial = p.direct ? p.row * p.itemsize : rows;
+    c.partial = memory.take<char>(gradients ? threads * partial : 0);
+    c.total = memory.take<char>(gradients && !p.direct ? p.networks * rows : 0);
     c.turns = memory.take<i64>(gradients ? p.networks * p.period : 0);
     c.scratch = memory.take<char>(threads * p.scratch * p.itemsize);
   };

@@ -17,26 +17,37 @@
 // root of the depth. Where the forward pass has kept the activations of all blocks, the backward
 // pass does not go forward at all.
 #pragma once
+#include "few_stages.h"
 #include "small_stages.h"
 
 namespace hdnn::HDNN_ISA {
 
-// The kind of a block of S, rows n numbers apart; to and gain are filled where it is MONOMIAL.
+// Whether row i of J2 begins like this. Loops that compilers make vectors of, here and below: with
+// few samples every entry counts.
 template <class T>
-static StructureKind kind_of(const T *S, i64 size, i64 n, i64 *to, T *gain) {
+static bool is_signs_row(const T *row, i64 i, i64 size) {
+  int wrong = row[i] != 0;
+  for (i64 j = 0; j < i; j++) wrong |= row[j] != T(-1);
+  for (i64 j = i + 1; j < size; j++) wrong |= row[j] != T(1);
+  return !wrong;
+}
+// The kind of a block of S, rows n numbers apart; where it is MONOMIAL, the arrays are filled.
+template <class T>
+static StructureKind kind_of(const T *S, i64 size, i64 n, i64 *to, i64 *run, T *gain) {
   bool monomial = true, signs = true;
   for (i64 j = 0; j < size; j++) to[j] = -1;
-  for (i64 i = 0; i < size && (monomial || signs); i++) {
-    i64 entries = 0;
-    for (i64 j = 0; j < size; j++) {
-      const T entry = S[i * n + j];
-      signs = signs && entry == T((j > i) - (j < i));
-      if (entry == 0) continue;
-      monomial = monomial && ++entries == 1 && to[j] < 0;
-      to[j] = i, gain[j] = entry;
+  for (i64 i = 0; i < size && (monomial || signs); i++, S += n) {
+    signs = signs && is_signs_row<T>(S, i, size);
+    int entries = 0, place = 0;
+    for (int j = 0; j < int(size) && monomial; j++) {
+      const int entry = S[j] != 0;
+      entries += entry, place += entry * j;
     }
-    monomial = monomial && entries == 1;
+    monomial = monomial && entries == 1 && to[place] < 0;
+    if (monomial) to[place] = i, gain[place] = S[place];
   }
+  for (i64 j = size - 1; monomial && j >= 0; j--)
+    run[j] = j + 1 < size && to[j + 1] == to[j] + 1 ? run[j + 1] + 1 : 1;
   return monomial ? MONOMIAL : signs ? SIGNS : GENERAL;
 }
 // The kinds of all stages. S is (n, n), or null where no stage is adjoint.
@@ -46,8 +57,9 @@ static void classify_S(const Program &p, const T *S, const Structure &structure)
     const Stage &s = p.stage[k];
     structure.kind[k] = s.adjoint ? GENERAL : SCALAR;
     if (s.adjoint && s.reads == s.writes)
-      structure.kind[k] = kind_of<T>(S + s.write * p.width + s.read, s.reads, p.width,
-                                     structure.to + s.at_S, (T *)structure.gain + s.at_S);
+      structure.kind[k] =
+          kind_of<T>(S + s.write * p.width + s.read, s.reads, p.width, structure.to + s.at_S,
+                     structure.run + s.at_S, (T *)structure.gain + s.at_S);
   }
 }
 
@@ -83,7 +95,8 @@ static void assemble(const Network<T> &net) {
       const Stage &s = p.stage[k];
       T *row = net.rows + layer * p.row;
       const T *theta = net.theta + layer * p.theta, *beta = net.beta + layer * p.beta;
-      if (s.first_W < 0) gather<T>(theta, s.runs_W, s.units * s.reads, row + s.at_W);
+      if (s.first_W < 0 && !(p.few && s.first_transposed >= 0))
+        gather<T>(theta, s.runs_W, s.units * s.reads, row + s.at_W);
       if (s.first_b < 0) gather<T>(beta, s.runs_b, s.units, row + s.at_b);
     }
 }
@@ -124,7 +137,10 @@ static void advance(const Network<T> &net, i64 first, i64 last, const Workspace<
     for (i64 k = 0; k < p.stages; k++) {
       const Stage &s = p.stage[k];
       const Weights<T> w = weights_of<T>(net, layer, k);
-      if (s.small == 2 && w.kind < GENERAL)
+      if (p.few)
+        few_forward<T, KEEP>(s, w, p.activation, x, activations, space.d, space.u, space.extra,
+                             width);
+      else if (s.small == 2 && w.kind < GENERAL)
         small_forward<T, 2, KEEP>(s, w, p.activation, x, activations, width);
       else if (s.small == 4 && w.kind < GENERAL)
         small_forward<T, 4, KEEP>(s, w, p.activation, x, activations, width);
@@ -132,6 +148,26 @@ static void advance(const Network<T> &net, i64 first, i64 last, const Workspace<
         stage_forward<T, KEEP>(s, w, p.activation, x, activations, space.d, space.u, width);
       if (KEEP) activations += (s.reads + s.units) * width;
     }
+}
+
+// A covector g back through a stage of few samples. Gradients of a `direct` program go to those of
+// the network at once, and `row` is memory for a stage; else they are added to it.
+template <class T>
+static void few_backpropagate(const Network<T> &net, i64 layer, const Stage &s, const Weights<T> &w,
+                              const Workspace<T> &space, const T *activations, T *g, T *row) {
+  const Program &p = *net.program;
+  const i64 count = s.units * s.reads, first = w.transposed ? s.first_transposed : s.first_W;
+  T *theta = row && net.gtheta ? net.gtheta + layer * p.theta : nullptr;
+  T *beta = row && net.gbeta ? net.gbeta + layer * p.beta : nullptr;
+  StageGradients<T> to = {};
+  if (row && !p.direct) to = {row + s.at_W, row + s.at_b, true, false};
+  if (theta) to.W = row;
+  if (theta && first >= 0) to.W = theta + first, to.adds = !s.fresh, to.as_stored = true;
+  if (beta) to.b = row + count, fill<T>(to.b, s.units, T(0));
+  few_backward<T>(s, w, p.activation, activations, g, space.d, space.u, space.extra, space.width,
+                  to);
+  if (theta && first < 0) scatter<T>(to.W, s.runs_W, theta);
+  if (beta) scatter<T>(to.b, s.runs_b, beta);
 }
 
 // A covector g back through layers last - 1 .. first, in place, along what `advance` kept. If
@@ -146,9 +182,11 @@ static void backpropagate(const Network<T> &net, i64 first, i64 last, const Work
     for (i64 k = p.stages - 1; k >= 0; k--) {
       const Stage &s = p.stage[k];
       const Weights<T> w = weights_of<T>(net, layer, k);
-      T *row = GRADIENTS ? rows + layer % p.period * p.row : nullptr;
+      T *row = GRADIENTS ? rows + (p.direct ? 0 : layer % p.period * p.row) : nullptr;
       activations -= (s.reads + s.units) * width;
-      if (s.small == 2 && w.kind < GENERAL)
+      if (p.few)
+        few_backpropagate<T>(net, layer, s, w, space, activations, g, row);
+      else if (s.small == 2 && w.kind < GENERAL)
         small_backward<T, 2, GRADIENTS>(s, w, p.activation, activations, g, width, row);
       else if (s.small == 4 && w.kind < GENERAL)
         small_backward<T, 4, GRADIENTS>(s, w, p.activation, activations, g, width, row);
@@ -161,14 +199,14 @@ static void backpropagate(const Network<T> &net, i64 first, i64 last, const Work
 // Points of a network that go through the layers together: samples, or pixels of any images.
 struct Block {
   i64 first, points;
-  i64 width;  // points, rounded up to whole vectors
+  i64 width;  // points, rounded up to whole vectors unless they are few
 };
 INLINE i64 whole_vectors(const Program &p, i64 points) {
   return (points + p.lanes - 1) / p.lanes * p.lanes;
 }
 INLINE Block block_at(const Program &p, i64 index, i64 points) {
   const i64 first = index * p.block, own = smaller(p.block, points - first);
-  return {first, own, whole_vectors(p, own)};
+  return {first, own, p.few ? own : whole_vectors(p, own)};
 }
 
 // visit(at, count, from) for the parts of a block that lie evenly in the caller's array: those of
@@ -194,6 +232,7 @@ INLINE void for_parts(const Program &p, const Block &block, Visit visit) {
 // occurs and a gradient of zero they add nothing, not even a NaN that no sample had.
 template <class T>
 static void read_block(const Program &p, const T *states, const Block &block, T *x, bool repeat) {
+  if (p.few) return copy<T>(states + block.first * p.width, x, block.points * p.width);
   const Strides by = strides_of(p);
   for_parts(p, block, [&](i64 at, i64 count, i64 from) ALWAYS_INLINE {
     for (i64 f = 0; f < p.width; f++, from += by.feature)
@@ -206,6 +245,7 @@ static void read_block(const Program &p, const T *states, const Block &block, T 
 }
 template <class T>
 static void write_block(const Program &p, const T *x, const Block &block, T *states) {
+  if (p.few) return copy<T>(x, states + block.first * p.width, block.points * p.width);
   const Strides by = strides_of(p);
   for_parts(p, block, [&](i64 at, i64 count, i64 to) ALWAYS_INLINE {
     for (i64 f = 0; f < p.width; f++, to += by.feature)
@@ -251,7 +291,9 @@ INLINE Network<T> network_of(const Call &c, i64 e) {
           v.h,
           v.steps ? v.steps + e * p.layers : nullptr,
           c.structure,
-          (T *)c.rows + e * p.period * p.row};
+          (T *)c.rows + e * p.period * p.row,
+          p.direct && c.gtheta ? (T *)c.gtheta + e * p.layers * p.theta : nullptr,
+          p.direct && c.gbeta ? (T *)c.gbeta + e * p.layers * p.beta : nullptr};
 }
 template <class T>
 static void prepare(Call *c) {
@@ -323,8 +365,11 @@ static void backward(void *call, i64 chunk, i64 worker) {
   const Chunk at = chunk_at(p, chunk);
   const Network<T> net = network_of<T>(c, at.network);
   const bool gradients = c.gtheta || c.gbeta;
-  T *rows = gradients ? (T *)c.partial + worker * p.period * p.row : nullptr;
-  if (rows) fill<T>(rows, p.period * p.row, T(0));
+  const i64 partial = p.direct ? p.row : p.period * p.row;
+  T *rows = gradients ? (T *)c.partial + worker * partial : nullptr;
+  if (rows && !p.direct) fill<T>(rows, partial, T(0));
+  if (net.gtheta && !p.overwrites) fill<T>(net.gtheta, p.layers * p.theta, T(0));
+  if (net.gbeta) fill<T>(net.gbeta, p.layers * p.beta, T(0));
   for (i64 index = at.first; index < at.last; index++) {
     const Block block = block_at(p, index, p.points);
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
@@ -340,6 +385,6 @@ static void backward(void *call, i64 chunk, i64 worker) {
     }
     if (c.out) write_block<T>(p, space.g, block, (T *)c.out + at.states);
   }
-  if (rows) add_gradients<T>(c, at, rows);
+  if (rows && !p.direct) add_gradients<T>(c, at, rows);
 }
 }  // namespace hdnn::HDNN_ISA

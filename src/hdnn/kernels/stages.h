@@ -18,7 +18,8 @@ struct Network {
   double h;
   const double *steps;  // (L), or null: h
   Structure structure;
-  T *rows;  // (period, row)
+  T *rows;            // (period, row)
+  T *gtheta, *gbeta;  // (L, .), gradients, where the program is `direct`; null: not wanted
   double step(i64 layer) const { return steps ? steps[layer] : h; }
 };
 
@@ -26,11 +27,13 @@ struct Network {
 template <class T>
 struct Weights {
   const T *W, *b;
-  T a;  // factor h
+  bool transposed;  // W is stored as W' (few samples)
+  T a;              // factor h
   StructureKind kind;
-  const i64 *to;  // MONOMIAL
-  const T *gain;  // MONOMIAL
-  const T *S;     // S[write, read], its rows n numbers apart; null where SCALAR
+  const i64 *to;   // MONOMIAL
+  const i64 *run;  // MONOMIAL
+  const T *gain;   // MONOMIAL
+  const T *S;      // S[write, read], its rows n numbers apart; null where SCALAR
   i64 n;
 };
 
@@ -40,11 +43,15 @@ INLINE Weights<T> weights_of(const Network<T> &net, i64 layer, i64 stage) {
   const Stage &s = p.stage[stage];
   const i64 own = layer % p.period;
   const T *row = net.rows + own * p.row;
-  return {s.first_W < 0 ? row + s.at_W : net.theta + own * p.theta + s.first_W,
+  const bool transposed = p.few && s.first_transposed >= 0;
+  const i64 first = transposed ? s.first_transposed : s.first_W;
+  return {first < 0 ? row + s.at_W : net.theta + own * p.theta + first,
           s.first_b < 0 ? row + s.at_b : net.beta + own * p.beta + s.first_b,
+          transposed,
           T(s.factor * net.step(layer)),
           net.structure.kind[stage],
           net.structure.to + s.at_S,
+          net.structure.run + s.at_S,
           (const T *)net.structure.gain + s.at_S,
           s.adjoint ? net.S + s.write * p.width + s.read : nullptr,
           p.width};

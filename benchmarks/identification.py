@@ -36,9 +36,33 @@ from hdnn.identification.simulation import WARM, free_run
 OUT = Path(__file__).resolve().parent.parent / "results" / "identification"
 SETS = (
     *("cascaded-tanks", "heat-exchanger", "robot-arm", "silverbox"),
-    *("two-tanks", "damped-pendulum"),
+    *("two-tanks", "damped-pendulum", "two-masses"),
 )
-SEEDS = 3
+SEEDS = 5
+
+
+def two_masses() -> Parts:
+    """A linear system: a force on one of two masses between springs, and where the other one is.
+
+    A network has nothing to add to the linear model of it; does it do harm?
+    """
+    from scipy import signal
+
+    A = [[0, 0, 1, 0], [0, 0, 0, 1], [-2, 1, -0.2, 0.1], [1, -2, 0.1, -0.2]]
+    plant = signal.StateSpace(A, [[0], [0], [1], [0]], [[0, 1, 0, 0]], [[0]]).to_discrete(0.2)
+    parts = []
+    for seed, skip in ((0, 0), (1, WARM)):
+        draw = np.random.default_rng(seed)
+        u = np.repeat(draw.standard_normal(128), 8)[:, None]
+        _, y, _ = signal.dlsim(plant, u)
+        y += 0.02 * y.std() * draw.standard_normal(y.shape)
+        parts.append(Recordings((u,), (y,), 0.2, ("force",), ("position",), (skip,)))
+    return Parts(*parts)
+
+
+def load(name: str) -> Parts:
+    """Both parts of a set."""
+    return two_masses() if name == "two-masses" else load_recordings(name)
 
 
 def errors(result: Identification, parts: Parts) -> dict[str, Any]:
@@ -119,7 +143,7 @@ MODELS: dict[str, Callable[[Parts, int], dict[str, Any]]] = {
 
 
 def compute(name: str, model: str, seed: int) -> dict[str, Any]:
-    parts, begin = load_recordings(name), time.perf_counter()
+    parts, begin = load(name), time.perf_counter()
     record = MODELS[model](parts, seed)
     measured = float(np.abs(np.concatenate(parts.test.outputs)).max())
     seconds = time.perf_counter() - begin

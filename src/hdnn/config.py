@@ -531,9 +531,6 @@ class RecordingsConfig(Settings):
     """a column that numbers the recordings of a file."""
 
 
-Sizes = Annotated[tuple[Positive, ...], MinLen(1), LISTED]
-
-
 class IdentificationConfig(Settings):
     """What `hdnn.identification.identify` tries.
 
@@ -541,11 +538,13 @@ class IdentificationConfig(Settings):
     (2, 3)
     """
 
-    states: Positive | Sizes = setting((2, 4, 6), "--states")
+    states: Positive | Annotated[tuple[Positive, ...], MinLen(1), LISTED] = setting(
+        (2, 4, 6), "--states"
+    )
     """Number of states, or several to choose from by validation."""
-    units: Positive | Sizes = setting(12, "--units")
-    """Number of hidden units, or several to choose from by validation."""
-    restarts: Positive = setting(1, "--restarts")
+    units: Count | Annotated[tuple[Count, ...], MinLen(1), LISTED] = setting(12, "--units")
+    """Number of hidden units, or several to choose from by validation; 0: linear models only."""
+    restarts: Positive = setting(3, "--restarts")
     """Networks of each size, with other random units."""
     iterations: Positive = setting(100)
     """Iterations of a network, at most."""

@@ -14,7 +14,7 @@ from commands import command, done, fails, record, write_rows
 from hdnn.identification import runs
 from hdnn.identification.runs import IdentificationRun
 
-SIZE = ("--states", 1, "--units", 2)
+SIZE = ("--states", 1, "--units", 2, "--restarts", 1)
 UNREADABLE = ("missing", "empty", "binary", "folder")
 SIGNALS = ("--input", "u", "--output", "y")
 
@@ -41,7 +41,8 @@ def test_the_numbers_are_those_of_the_estimator(recording: Path) -> None:
     words = (*SIGNALS, "--time", "t", *SIZE, "--seed", 3, "--test", 0.0, "--out", "run")
     result = record("identify", recording, *words)
     table = pd.read_csv(recording)
-    identifier = hdnn.SystemIdentifier(states=1, units=2, sampling_time=0.5, random_state=3)
+    options = {"states": 1, "units": 2, "restarts": 1, "random_state": 3}
+    identifier = hdnn.SystemIdentifier(**options, sampling_time=0.5)
     identifier.fit(table[["u"]], table[["y"]])
     assert result["rate"] == identifier.result_.rate
     assert result["gain"] == identifier.result_.gain
@@ -101,7 +102,8 @@ def test_byte_order_mark_and_decimal_commas_are_read(recording: Path) -> None:
 
 
 def test_a_run_goes_on_where_it_stopped(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("identify", recording, *SIGNALS, "--states", "1,2", "--units", 2, "--out")
+    sizes = ("--states", "1,2", "--units", 2, "--restarts", 1)
+    words = ("identify", recording, *SIGNALS, *sizes, "--out")
     whole = record(*words, "whole")
     fitted, fit = [], runs.identify.__globals__["fit"]
 
@@ -136,8 +138,28 @@ def test_other_commands_take_its_runs(run: IdentificationRun, recording: Path) -
     fails(2, ("evaluate", "run", recording, "--target", "y"), "--target is for tables")
 
 
+def test_a_run_of_linear_models_only(recording: Path) -> None:
+    """No network is tried, none is said to have lost, and every command takes the run."""
+    words = ("identify", recording, *SIGNALS, "--states", "1,2", "--units", 0, "--out", "run")
+    lines = done(*words).stdout
+    assert "linear: the best of 2 models" in lines
+    assert "No network" not in lines
+    result = IdentificationRun.open("run").load()
+    assert [(c["states"], c["units"]) for c in result.candidates] == [(1, 0), (2, 0)]
+    done("simulate", "run", recording, "--out", "a.csv")
+    simulated = pd.read_csv("a.csv")[["y_simulated", "y"]].to_numpy()[50:]
+    assert np.corrcoef(simulated.T)[0, 1] > 0.9
+    done("report", "run")
+    page = Path("run/report.html").read_text()
+    assert "no network was fitted" in page
+    assert "No network was better" not in page
+    assert record("evaluate", "run")["test"]["network"]["fit"] == result.fits["test"]["linear"].fit
+    done("export", "run", "--out", "model.c")
+    assert "hdnn_step" in Path("model.c").read_text()
+
+
 def test_data_sets_by_name() -> None:
-    words = ("two-tanks", "--states", 1, "--units", 1, "--out", "run")
+    words = ("two-tanks", "--states", 1, "--units", 1, "--restarts", 1, "--out", "run")
     assert set(record("identify", *words)["fits"]) == {"train", "validation", "test"}
     assert json.loads(Path("run/identification.json").read_text())["output_names"] == ["level"]
 
@@ -180,10 +202,11 @@ def test_data_sets_by_name() -> None:
         (("data.csv", *SIGNALS, "--experiment", "day"), "day '1' has 10 rows"),
         (("data.csv", *SIGNALS, "--states", 1000), "at most 24"),
         (("data.csv", *SIGNALS, "--units", 1000), "at most 24"),
-        (("data.csv", *SIGNALS, "--units", 0), "units"),
+        (("data.csv", *SIGNALS, "--units", -1), "units"),
         (("data.csv", *SIGNALS, "--restarts", 0), "restarts"),
         (("data.csv", *SIGNALS, "--jobs", 0), "jobs is 0"),
         (("--resume", "none"), "no identify.toml"),
+        (("--resume", "none", "--units", 0), "takes no other settings"),
     ],
 )
 def test_what_is_no_request(recording: Path, words: tuple[object, ...], said: str) -> None:

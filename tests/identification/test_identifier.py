@@ -22,7 +22,7 @@ U, Y = TANKS.inputs[0], TANKS.outputs[0]
 
 def quick(**options: Any) -> SystemIdentifier:
     return SystemIdentifier(
-        **({"states": 2, "units": 4, "iterations": 8, "random_state": 0} | options)
+        **({"states": 2, "units": 4, "iterations": 8, "restarts": 1, "random_state": 0} | options)
     )
 
 
@@ -85,6 +85,17 @@ def test_it_is_saved_as_a_network(fitted: SystemIdentifier, tmp_path: Any) -> No
     assert again.sampling_time == 4.0
     with pytest.raises(HdnnError, match="cannot make"):
         fitted.save(tmp_path / "model" / "below a file")
+
+
+def test_zero_units_are_a_linear_model() -> None:
+    """Outputs of a sum of inputs are the sum of outputs, but for a constant."""
+    linear = quick(units=np.int64(0)).fit(U, Y)
+    assert linear.model_.units == 0
+    rest, one, two, both = (linear.simulate(u) for u in (0 * U, U, U[::-1], U + U[::-1]))
+    assert np.allclose(both - rest, one + two - 2 * rest)
+    assert 0.5 < linear.score(TEST.inputs[0], TEST.outputs[0]) < 0.8
+    ahead = linear.predict(TEST.inputs[0], TEST.outputs[0])
+    assert np.abs(ahead - TEST.outputs[0]).mean() < np.abs(Y - Y.mean()).mean() / 5
 
 
 def test_verbose_prints_a_line_for_every_candidate(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,3 +140,18 @@ def test_the_initial_state_is_recovered_from_first_outputs() -> None:
     with torch.no_grad():
         y = model(u, x0)[0]
     assert torch.allclose(initial_state(model, u, y[:40]), x0, atol=1e-6)
+
+
+def test_a_step_that_goes_too_far_is_shortened() -> None:
+    torch.manual_seed(3)
+    model, u, too_far = model_of(2, 6), torch.zeros(40, 1), 0
+    with torch.no_grad():
+        model.weights[0].K.mul_(30)
+        for _ in range(20):
+            y = model(u, 10 * torch.randn(2))[0][:20]
+            found = (initial_state(model, u, y, iterations=n) for n in (1, 2, 15))
+            rest, full, last = (float((model(u[:20], x)[0] - y).square().sum()) for x in found)
+            if full == rest:
+                too_far += 1
+                assert last < rest
+    assert too_far

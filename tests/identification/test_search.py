@@ -14,9 +14,10 @@ from hdnn.data import Recordings, load_recordings
 from hdnn.data.recordings import Parts
 from hdnn.errors import HdnnError
 from hdnn.identification import Identification, IdentificationConfig, identify
+from hdnn.identification.search import _Task
 from hdnn.identification.simulation import free_run
 
-QUICK = IdentificationConfig(states=2, units=4, iterations=4)
+QUICK = IdentificationConfig(states=2, units=4, iterations=4, restarts=1)
 
 
 def part(data: Recordings, length: int = 300) -> Recordings:
@@ -61,6 +62,31 @@ def test_the_network_of_a_nonlinear_system_beats_the_linear_model() -> None:
     assert test["network"].fit > 0.8 > test["linear"].fit + 0.03 > test["mean"].fit + 0.5
     assert (result.states, result.units) == (2, 4)
     assert "cannot diverge" in str(result)
+
+
+@pytest.mark.parametrize(
+    ("units", "tried"),
+    [(0, [(1, 0), (2, 0)]), ((0, 2), [(1, 0), (2, 0), (1, 2), (2, 2)])],
+)
+def test_zero_units_are_linear_models(units: object, tried: list[tuple[int, int]]) -> None:
+    config = IdentificationConfig(states=(1, 2), units=units, iterations=2, restarts=1)
+    result = identify(linear_data(), config)
+    assert [(c["states"], c["units"]) for c in result.candidates] == tried
+    assert result.tried_networks == (units != 0)
+    assert result.linear.states == 2
+    assert result.fits["validation"]["linear"].fit > 1 - 1e-5
+    if units == 0:
+        assert result.units == 0
+        assert result.fits["train"]["network"] == result.fits["train"]["linear"]
+
+
+def test_windows_need_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long recordings, of which segments leave out samples, have linear models, too."""
+    monkeypatch.setattr(_Task, "is_long", True)
+    shares: list[float] = []
+    result = identify(SHORT, QUICK.replace(units=0), progress=lambda share, _: shares.append(share))
+    assert len(result.candidates) == 1
+    assert shares == [1.0]
 
 
 def test_the_same_seed_gives_the_same_numbers_whatever_the_jobs() -> None:
@@ -138,6 +164,18 @@ def test_no_input_makes_the_model_diverge(size: float) -> None:
 def test_a_test_part_is_held_out_only_once() -> None:
     with pytest.raises(HdnnError, match="leave test out"):
         identify(load_recordings("two-tanks"), QUICK.replace(test=0.2))
+
+
+def test_a_part_at_rest_is_called_constant(tmp_path: Path) -> None:
+    """The test part of a recording that ends at rest has no fit; the file says so, too."""
+    data = linear_data(length=400)
+    still = Recordings(data.inputs, (data.outputs[0].copy(),))
+    still.outputs[0][320:] = 7.0
+    identify(still, QUICK.replace(test=0.2, units=0)).save(tmp_path)
+    result = Identification.load(tmp_path)
+    assert {fit.percent for fit in result.fits["test"].values()} == {"constant"}
+    assert "constant" not in {fit.percent for fit in result.fits["train"].values()}
+    assert "test: network fit constant, RMSE" in str(result)
 
 
 def test_the_test_part_changes_no_model() -> None:

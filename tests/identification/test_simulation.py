@@ -66,6 +66,27 @@ def test_fit_is_one_for_exact_and_zero_for_the_mean() -> None:
     assert str(off).startswith("fit ")
 
 
+@pytest.mark.parametrize("level", [0.0, 0.1, -3e7])
+def test_a_constant_output_has_no_fit(level: float) -> None:
+    """Whatever the rounding of its mean; the number stays finite, and 1 where it is exact."""
+    y = np.stack([np.full(9999, level), np.arange(9999.0)], 1)
+    found = Fit.of([y], [y + 10])
+    assert found.constant
+    assert np.isfinite(found.fit)
+    assert str(found) == "fit constant, RMSE 10, 10"
+    assert Fit.of([y], [y]).fit == 1.0
+    assert Fit.of([y * (1 + 2e-16)], [y]).percent == "constant"
+
+
+def test_a_fit_of_an_output_that_hardly_moves_is_no_long_number() -> None:
+    y = 5 + 1e-6 * np.random.default_rng(0).standard_normal((200, 1))
+    found = Fit.of([y], [y + 1])
+    assert found.fit < -1e5
+    assert not found.constant
+    assert found.percent == "below -1000 %"
+    assert [Fit(fit, ()).percent for fit in (-10.0, -10.1)] == ["-1000.0 %", "below -1000 %"]
+
+
 def test_simulations_begin_where_the_first_outputs_say_and_skip_them() -> None:
     model, u = model_of(), np.random.default_rng(0).standard_normal((80, 1))
     y = free_run(model, u, torch.randn(3))

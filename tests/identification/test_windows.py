@@ -78,7 +78,7 @@ def test_windows_are_for_what_is_longer_than_a_fit_of_segments(
         return 0.0, 0
 
     monkeypatch.setattr(windows, "train", train)
-    config = IdentificationConfig(states=1, units=1, iterations=1)
+    config = IdentificationConfig(states=1, units=1, iterations=1, restarts=1)
     search.identify(data(3000), config)
     assert calls == []
     long = search.identify(data(10_000), config.replace(restarts=2))

@@ -20,14 +20,14 @@ from hdnn.data import Recordings
 from hdnn.errors import HdnnError
 from hdnn.identification import Fit, SystemIdentifier, identify
 from hdnn.identification.runs import IdentificationRun
-from hdnn.identification.simulation import simulate
+from hdnn.identification.simulation import simulate, starts
 from hdnn.reports import report_of_run, system
-from hdnn.reports.system import SystemInputs, inputs_of_run, verdict
+from hdnn.reports.system import SystemInputs, headline, inputs_of_run, verdict
 from page import Page, text_of
 
 SECTIONS = ["fits", "signals", "residuals", "steps", "poles", "guarantees", "candidates"]
 STEP, EVIL = 0.5, "<script>alert('1')</script>\"&$x"
-QUICK = IdentificationConfig(states=2, units=2, iterations=2)
+QUICK = IdentificationConfig(states=2, units=2, iterations=2, restarts=1)
 INK, NETWORK, LINEAR = "var(--ink)", "var(--c0)", "var(--c1)"
 
 
@@ -95,13 +95,16 @@ def _child(element: Element, start: str) -> list[Element]:
     return [e for e in element.iter("g") if e.get("id", "").startswith(start)]
 
 
-def _scale(svg: Element, axis: str) -> Callable[[Any], np.ndarray]:
-    """From places to values, by the labels of the ticks."""
+def _scale(svg: Element, axis: str, log: bool = False) -> Callable[[Any], np.ndarray]:
+    """From places to values, or to their logarithms, by the labels of the ticks."""
     places, values = [], []
     for tick in _child(svg, f"{axis}tick_"):
-        (mark,), (label,) = list(tick.iter("use")), list(tick.iter("text"))
-        places.append(float(mark.attrib[axis]))
-        values.append(float(text_of(label).replace("−", "-")))
+        (mark,), labels = list(tick.iter("use")), list(tick.iter("text"))
+        if not log or labels:  # the small ticks of a logarithmic axis have none
+            (label,) = labels
+            places.append(float(mark.attrib[axis]))
+            value = float(text_of(label).replace("−", "-"))
+            values.append(np.log10(value) if log else value)
     slope, offset = np.polyfit(places, values, 1)
     return lambda place: slope * np.asarray(place) + offset
 
@@ -112,9 +115,9 @@ def _color(style: str) -> str:
     return found[1]
 
 
-def drawn(svg: Element) -> list[tuple[str, np.ndarray]]:
+def drawn(svg: Element, log: bool = False) -> list[tuple[str, np.ndarray]]:
     """Color and points ``(n, 2)`` of all lines, markers and areas."""
-    across, down, found = _scale(svg, "x"), _scale(svg, "y"), []
+    across, down, found = _scale(svg, "x"), _scale(svg, "y", log), []
     (axes,) = _child(svg, "axes_1")
     for group in axes:
         clipped = [e for e in group.iter() if e.get("clip-path")]
@@ -132,9 +135,9 @@ def drawn(svg: Element) -> list[tuple[str, np.ndarray]]:
     ]
 
 
-def curves(svg: Element) -> list[tuple[str, np.ndarray]]:
+def curves(svg: Element, log: bool = False) -> list[tuple[str, np.ndarray]]:
     """Of the lines over time, without grid lines."""
-    return [(color, points) for color, points in drawn(svg) if color in (INK, NETWORK, LINEAR)]
+    return [(color, points) for color, points in drawn(svg, log) if color in (INK, NETWORK, LINEAR)]
 
 
 def near(a: Any, b: Any) -> None:
@@ -361,6 +364,40 @@ def test_what_is_proved_has_the_numbers_of_the_model(shown: Shown) -> None:
     assert bound == pytest.approx(gain, rel=6e-3)
 
 
+def test_the_energy_of_a_wrong_initial_state_is_below_its_bound(shown: Shown) -> None:
+    """Two runs by hand: from where the first outputs say, and off by the spread of the states."""
+    (svg,), model = shown.charts("guarantees"), shown.result.model
+    (bounds,) = min(model.bounds(), key=lambda layers: float(layers[0].rho))
+    u, cell = torch.tensor(shown.test.inputs[0]), model.assemble()
+    x, states, expected = starts(model, shown.test)[0], [], []
+    with torch.no_grad():
+        for v in u:
+            states.append(x)
+            x = cell.step(x, v)[0]
+        x, other = states[0], states[0] + torch.stack(states).std(0, correction=0)
+        for v in u:
+            expected.append(float((bounds.T @ (x - other)).square().sum()))
+            x, other = cell.step(x, v)[0], cell.step(other, v)[0]
+    found = dict(curves(svg, log=True))
+    assert {*found} == {INK, NETWORK}
+    own, bound = found[NETWORK], found[INK]
+    count, scale = len(own), np.log10(expected[0])
+    assert 5 < count <= len(u)
+    time = STEP * np.arange(count)
+    near(own[:, 0], time)
+    near(own[:, 1], np.log10(expected[:count]) - scale)
+    near(bound[:, 1], 2 * np.log10(float(bounds.rho)) * np.arange(count))
+    assert (own[1:, 1] < bound[1:, 1]).all()
+    assert f"After {count - 1} samples it is" in shown.page.words
+
+
+def test_without_a_wrong_state_there_is_no_energy(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "energies", lambda *_: np.zeros(0))
+    assert not Page(report_of_run(shown.folder).html).all("section[@id='guarantees']//svg")
+
+
 def test_the_candidate_with_the_least_validation_error_was_chosen(shown: Shown) -> None:
     header, *rows = shown.page.table("section[@id='candidates']/div/table")
     by_name = [dict(zip(header, row, strict=True)) for row in rows]
@@ -396,6 +433,13 @@ def test_the_verdict_is_what_the_fits_say(
     known: Any = {"recordings": shown.test, "u": shown.u}
     inputs = SystemInputs("", shown.result, {"train": other, "test": fits}, "test", **known)
     assert verdict(inputs).startswith(begins)
+    still = {name: replace(fit, constant=True) for name, fit in fits.items()}
+    flat = replace(inputs, fits={"test": still})
+    assert verdict(flat).startswith("An output is constant")
+    assert headline(flat, 9) == (
+        "constant",
+        "output: there is no fit of a free run on the test part, 9 samples",
+    )
     alone = replace(shown.result, model=shown.result.linear)
     assert "the model is the linear one" in verdict(replace(inputs, result=alone))
 
@@ -450,7 +494,9 @@ def test_many_signals_and_samples_are_cut_and_the_page_says_so(
 
 def test_a_fitted_estimator_has_a_page_on_other_recordings() -> None:
     (u, y), (u2, y2) = recording(0, 150, 1), recording(1, 120, 1)
-    fitted = SystemIdentifier(2, 2, iterations=2, sampling_time=STEP, random_state=0).fit(u, y)
+    fitted = SystemIdentifier(
+        2, 2, iterations=2, restarts=1, sampling_time=STEP, random_state=0
+    ).fit(u, y)
     page = Page(hdnn.report(fitted, u2, y2, name="tank").html)
     assert page.texts("h1") == ["tank: u → y"]
     assert page.texts("strong") == [f"{100 * fitted.score(u2, y2):.1f} %"]

@@ -42,7 +42,7 @@ NOT_EXECUTED = {
 SHORT = {
     "train": "--epochs 2",
     "demo": "--epochs 2",
-    "identify": "--states 1 --units 1",
+    "identify": "--states 1 --units 1 --restarts 1",
     "reproduce table1": "--seeds 1 --data swiss-roll --architecture H1 --layers 4",
     "reproduce table2": "--seeds 1 --data digits --architecture H2 --layers 4 --epochs 1",
     "reproduce figure2": "--seeds 1 --quick",

@@ -29,7 +29,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
 ]
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-WORDS = ("identify", "data.csv", "--input", "u", "--output", "y", "--states", "1,2", "--units", 3)
+SIZES = ("--states", "1,2", "--units", 3, "--restarts", 1)
+WORDS = ("identify", "data.csv", "--input", "u", "--output", "y", *SIZES)
 
 
 @pytest.fixture(autouse=True)

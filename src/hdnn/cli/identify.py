@@ -62,11 +62,18 @@ def identify(
     ] = None,
     units: Annotated[
         str | None,
-        _option("--units", "Number of hidden units, or several (default: 12).", "Model", "<int>"),
+        _option(
+            "--units",
+            "Number of hidden units, or several (default: 12); 0: linear models only.",
+            "Model",
+            "<int>",
+        ),
     ] = None,
     restarts: Annotated[
         int | None,
-        _option("--restarts", "Networks of each size, with other random units.", "Model"),
+        _option(
+            "--restarts", "Networks of each size, with other random units (default: 3).", "Model"
+        ),
     ] = None,
     seed: Annotated[int | None, _option("--seed", "Random seed of the units.", "Model")] = None,
     jobs: Annotated[
@@ -101,7 +108,7 @@ def identify(
         "test": test,
     }
     if resume is not None:
-        if out or overwrite or any(v for v in (*data.values(), *given.values())):
+        if out or overwrite or any(v not in (None, []) for v in (*data.values(), *given.values())):
             raise HdnnError("--resume takes no other settings than --jobs: the run has them")
         run = IdentificationRun.open(resume)
     else:
@@ -212,7 +219,7 @@ def show_identification(result: Identification) -> None:
     tried = len(result.candidates)
     kind = f"{result.states} states, {result.units} units" if result.units else "linear"
     say(f"{kind}: the best of {tried} models in free runs on the validation part")
-    if not result.units:
+    if not result.units and result.tried_networks:
         say("No network was better than the linear model, which is therefore the result.")
     say(
         f"a wrong initial state shrinks by e every {result.time_constant:.4g} (in the unit of the "
@@ -225,7 +232,7 @@ def show_identification(result: Identification) -> None:
 def show_fits(fits: dict[str, dict[str, Fit]], outputs: tuple[str, ...]) -> None:
     """A table of fits and errors, by part and model."""
     rows = [
-        [part, model, f"{100 * fit.fit:.1f} %", *(f"{error:.4g}" for error in fit.rmse)]
+        [part, model, fit.percent, *(f"{error:.4g}" for error in fit.rmse)]
         for part, models in fits.items()
         for model, fit in models.items()
     ]

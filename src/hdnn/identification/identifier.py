@@ -35,11 +35,11 @@ class SystemIdentifier(BaseEstimator):  # type: ignore[misc]
 
     Args:
         states: Number of states, or several to choose from. None: (2, 4, 6).
-        units: Number of hidden units, or several to choose from. None: 12.
+        units: Number of hidden units, or several to choose from; 0 is linear models only. None: 12.
         sampling_time: Time between two samples; it is the unit of ``result_.time_constant`` only.
         validation: Fraction of the samples, the last ones, that chooses sizes and stopping.
         iterations: Iterations for a network, at most. None: 100.
-        restarts: Networks of each size, with other random units. None: 1.
+        restarts: Networks of each size, with other random units. None: 3.
         random_state: An integer for the same result at every call, a `numpy.random.RandomState`, or
             None.
         n_jobs: Candidates side by side, as joblib has it; it changes no number.

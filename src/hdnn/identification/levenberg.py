@@ -312,13 +312,13 @@ def _damped(H: Tensor, damping: float) -> Tensor:
 
 
 @torch.no_grad()
-def initial_state(model: StateSpace, u: Tensor, y: Tensor, iterations: int = 10) -> Tensor:
+def initial_state(model: StateSpace, u: Tensor, y: Tensor, iterations: int = 15) -> Tensor:
     """The initial state that explains measured outputs best.
 
         minimize  sum |y_t(x_0) - y_t|^2 + |x_0 - x_rest|_R^2
 
-    by Gauss-Newton, with derivatives by differences; R is so small that it decides on nothing but
-    what the outputs do not show.
+    by Gauss-Newton, with shorter steps where one does not help, and derivatives by differences; R
+    is so small that it decides on nothing but what the outputs do not show.
 
     Args:
         model: the network.
@@ -330,18 +330,22 @@ def initial_state(model: StateSpace, u: Tensor, y: Tensor, iterations: int = 10)
         ``(n,)``.
     """
     rest = x = best = model.x0.detach().clone()
-    least, n = math.inf, len(x)
+    least, n, step = math.inf, len(x), torch.zeros_like(x)
     inputs = u[: len(y)].expand(2 * n + 1, -1, -1)
     for _ in range(iterations):
         size = 1e-4 * (1 + x.abs().max())
         around = size * torch.eye(n, dtype=x.dtype)
         values = model(inputs, x + torch.cat([0 * around[:1], around, -around]))[0].flatten(1)
         e = values[0] - y.flatten()
-        if not float(e.square().sum()) < least * (1 - 1e-12):
+        if float(e.square().sum()) < least * (1 - 1e-12):
+            least, best = float(e.square().sum()), x
+            J = ((values[1 : n + 1] - values[n + 1 :]) / (2 * size)).mT
+            H = J.mT @ J
+            R = 1e-9 * torch.diag(H.diagonal() + H.diagonal().mean() + torch.finfo(x.dtype).tiny)
+            step = -torch.linalg.solve(H + R, J.mT @ e + R @ (x - rest))
+        elif not step.abs().max() > 1e-3 * size:
             break
-        least, best = float(e.square().sum()), x
-        J = ((values[1 : n + 1] - values[n + 1 :]) / (2 * size)).mT
-        H = J.mT @ J
-        R = 1e-9 * torch.diag(H.diagonal() + H.diagonal().mean() + torch.finfo(x.dtype).tiny)
-        x = x - torch.linalg.solve(H + R, J.mT @ e + R @ (x - rest))
+        else:  # too far: the model bends
+            step = step / 4
+        x = best + step
     return best

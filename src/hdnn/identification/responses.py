@@ -8,15 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.func import jacrev
+from torch import Tensor
+from torch.autograd.functional import jacobian
 
 from hdnn.data.recordings import Array
+from hdnn.identification.levenberg import states_of
 from hdnn.identification.network import rest_state
 from hdnn.identification.simulation import free_run
 from hdnn.statespace import StateSpace
 
 MOST = 100_000
 """Steps of a response, at most."""
+ROUNDING = 1e-8
+"""Of the size of the states: smaller differences of two runs are rounding, which stays."""
 
 
 class OperatingPoint(NamedTuple):
@@ -61,7 +65,7 @@ def operating_point(model: StateSpace, u: Array) -> OperatingPoint:
         cell, at = model.assemble(), torch.tensor(u)
         x = rest_state(model, at)
         y = cell.step(x, at)[1]
-        (A, B), (C, D) = jacrev(cell.step, argnums=(0, 1))(x, at)
+        (A, B), (C, D) = jacobian(cell.step, (x, at))
         poles = torch.linalg.eigvals(A).numpy()
         gain = C @ torch.linalg.solve(torch.eye(len(A), dtype=A.dtype) - A, B) + D
     order = np.lexsort((-poles.imag, -np.abs(poles)))
@@ -82,6 +86,28 @@ def step_response(model: StateSpace, u: Array, change: Array) -> Array:
     """
     x, steps = rest_state(model, torch.tensor(u)), min(model.washout(1e-4), MOST)
     return free_run(model, np.tile(u + change, (steps, 1)), x) - free_run(model, u[None], x)
+
+
+def energies(model: StateSpace, u: Array, x0: Tensor, other: Tensor, T: Tensor) -> Array:
+    """The energy |T (x - x')|^2 / 2 of the difference of two runs under the same inputs.
+
+    In a norm in which the model contracts by rho, no input keeps it from falling by rho^2 a step.
+
+    Args:
+        model: in the units of u.
+        u: ``(time, inputs)``.
+        x0: initial state of one run ``(n,)``.
+        other: that of the other one.
+        T: of the norm ``(n, n)``, as in `Bounds`.
+
+    Returns:
+        The energies before every input, at most ``(time,)``: until the difference is rounding.
+    """
+    one, two = states_of(model, torch.tensor(u).expand(2, -1, -1), torch.stack([x0, other]))
+    difference, size = (one - two) @ T.mT, torch.linalg.matrix_norm(T, 2) * one.norm(dim=-1).max()
+    found = difference.square().sum(-1).numpy() / 2
+    small = np.flatnonzero(found <= float(ROUNDING * size) ** 2 / 2)
+    return found[: small[0]] if len(small) else found
 
 
 def autocorrelation(parts: Sequence[Array], lags: int) -> Array:

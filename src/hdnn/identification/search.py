@@ -230,14 +230,24 @@ class Identification:
         """Number of hidden units; 0 is a linear model."""
         return self.model.units
 
+    @property
+    def tried_networks(self) -> bool:
+        """Whether there were networks among the candidates; with units=0 there are none."""
+        return any(each["units"] for each in self.candidates)
+
     @cached_property
     def _bounds(self) -> tuple[list[Bounds], list[Bounds]]:
         return self.model.bounds()  # a search of a second
 
     @property
+    def contraction(self) -> Bounds:
+        """The bounds with the smallest rate; their T makes the norm |T x| in which it holds."""
+        return min((bounds for (bounds,) in self._bounds), key=lambda bounds: float(bounds.rho))
+
+    @property
     def rate(self) -> float:
         """The factor a step by which initial states are forgotten in the end, for all inputs."""
-        return min(float(bounds.rho) for (bounds,) in self._bounds)
+        return float(self.contraction.rho)
 
     @property
     def time_constant(self) -> float:
@@ -314,7 +324,7 @@ class Identification:
         model, linear = (load(Path(folder) / f"{name}.safetensors") for name in FILES)
         try:
             fits = {
-                part: {k: Fit(v["fit"], tuple(v["rmse"])) for k, v in each.items()}
+                part: {k: Fit(v["fit"], tuple(v["rmse"]), v["constant"]) for k, v in each.items()}
                 for part, each in about["fits"].items()
             }
             return cls(
@@ -345,10 +355,10 @@ def identify(
 ) -> Identification:
     """Identify a state-space network from recordings.
 
-    A linear model for every number of states; networks that begin as these, fitted by
-    Levenberg-Marquardt; where recordings are longer than that takes, the best of them trained on
-    windows by Adam. Of all, the one with the smallest error of free runs on the validation part,
-    the last of the estimation part.
+    A linear model for every number of states; for every number of units but 0, networks that begin
+    as these, fitted by Levenberg-Marquardt; where recordings are longer than that takes, the best
+    of them trained on windows by Adam. Of all, the one with the smallest error of free runs on the
+    validation part, the last of the estimation part.
 
     Args:
         recordings: for estimation, the last part held out as ``config.test`` says; or both parts.
@@ -455,9 +465,10 @@ def _candidates(
             )
     if n_jobs == 0:
         raise HdnnError("jobs is 0: give 1 or more, or -1 for one on every processor")
-    networks = [(n, m, k) for n in states for m in units for k in range(config.restarts)]
+    networks = [(n, m, k) for n in states for m in units if m for k in range(config.restarts)]
+    on_windows = task.is_long and bool(networks)
     keys = [(n, 0, 0, False) for n in states] + [(*size, False) for size in networks]
-    total, meter = len(keys) + task.is_long, Meter("identifying")
+    total, meter = len(keys) + on_windows, Meter("identifying")
 
     def run(calls: dict[Key, Any]) -> None:
         todo = [call for key, call in calls.items() if key not in store.found]
@@ -476,7 +487,7 @@ def _candidates(
     call = joblib.delayed
     run({(n, 0, 0, False): call(task.linear)(n) for n in states})
     run({(n, m, k, False): call(task.network)(of(n), m, k) for n, m, k in networks})
-    if task.is_long:  # the best network only, as it takes longer
+    if on_windows:  # the best network only, as it takes longer
         best = min((store.found[key] for key in keys if key[1]), key=lambda each: each.validation)
         keys.append((*best.key[:3], True))
         run({keys[-1]: call(task.on_windows)(best)})

@@ -18,6 +18,8 @@ WARM = 50
 """First outputs that tell the initial state where nothing else is said."""
 MOST_WARM = 1000
 """Of a long part that is not scored, as many outputs tell the initial state."""
+WORST = -10.0
+"""A smaller fit is not printed: an output that hardly moves makes it any number."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Fit:
     Args:
         fit: 1 - |y - yhat| / |y - mean y|, the mean over the outputs; 1 is exact.
         rmse: root mean square error of every output, in its unit.
+        constant: whether an output does not move, up to rounding; the fit says nothing then.
 
     >>> y = np.array([[0.0], [1.0], [2.0], [1.0]])
     >>> print(Fit.of([y], [y + 0.1]))
@@ -35,9 +38,17 @@ class Fit:
 
     fit: float
     rmse: tuple[float, ...]
+    constant: bool = False
+
+    @property
+    def percent(self) -> str:
+        """The fit as people read it."""
+        if self.constant:
+            return "constant"
+        return f"{100 * self.fit:.1f} %" if self.fit >= WORST else f"below {100 * WORST:.0f} %"
 
     def __str__(self) -> str:
-        return f"fit {100 * self.fit:.1f} %, RMSE {', '.join(f'{e:.4g}' for e in self.rmse)}"
+        return f"fit {self.percent}, RMSE {', '.join(f'{e:.4g}' for e in self.rmse)}"
 
     @classmethod
     def of(cls, measured: Sequence[Array], simulated: Sequence[Array]) -> Fit:
@@ -52,8 +63,10 @@ class Fit:
         """
         y, error = np.concatenate(measured), np.concatenate(measured) - np.concatenate(simulated)
         spread = np.linalg.norm(y - y.mean(0), axis=0)
-        fits = 1 - np.linalg.norm(error, axis=0) / np.maximum(spread, np.finfo(float).tiny)
-        return cls(float(fits.mean()), tuple(np.sqrt(np.square(error).mean(0)).tolist()))
+        fits = 1 - np.linalg.norm(error, axis=0) / np.maximum(spread, 1e-200)  # finite in any case
+        constant = np.ptp(y, axis=0) <= 8 * np.finfo(float).eps * np.abs(y).max(0)
+        rmse = np.sqrt(np.square(error).mean(0))
+        return cls(float(fits.mean()), tuple(rmse.tolist()), bool(constant.any()))
 
 
 @torch.no_grad()

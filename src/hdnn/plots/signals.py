@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hdnn.plots.style import clean, color_ramp, label_ends, theme_of
+from hdnn.plots.style import clean, color_ramp, label_ends, log_axis, theme_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,11 @@ MODELS = {"network": 0, "linear model": 1}
 
 
 def signals(
-    axis: Axes, time: ArrayLike, lines: Mapping[str, ArrayLike], labels: bool = True
+    axis: Axes,
+    time: ArrayLike,
+    lines: Mapping[str, ArrayLike],
+    labels: bool = True,
+    log: bool = False,
 ) -> Axes:
     """Signals over time; names that begin as a model's have its color.
 
@@ -27,6 +31,7 @@ def signals(
         time: of the samples ``(n,)``.
         lines: the signals ``(n,)`` by name.
         labels: whether names are written at the ends of the lines.
+        log: whether the y axis is logarithmic.
 
     Returns:
         The axis.
@@ -44,6 +49,8 @@ def signals(
         axis.plot(np.asarray(time), np.asarray(values), color=color, linewidth=1.1, label=name)
     axis.set_xlabel("time")
     axis.margins(x=0)
+    if log:
+        log_axis(axis)
     return label_ends(clean(axis)) if labels else clean(axis)
 
 

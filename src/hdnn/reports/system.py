@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from hdnn import plots
 from hdnn.data.recordings import Array, Recordings
 from hdnn.errors import HdnnError, shortened
+from hdnn.identification.levenberg import states_of
 from hdnn.identification.responses import (
     OperatingPoint,
     autocorrelation,
+    energies,
     operating_point,
     step_response,
 )
 from hdnn.identification.runs import IdentificationRun, evaluate, read
 from hdnn.identification.search import Identification, scored_parts
-from hdnn.identification.simulation import WARM, Fit, scored, simulate
+from hdnn.identification.simulation import WARM, Fit, scored, simulate, starts
 from hdnn.reports import words
 from hdnn.reports.sections import chart
 
@@ -97,7 +100,7 @@ def inputs_of_run(folder: Path) -> SystemInputs:
     if not np.isclose(now.fit, then["network"].fit, rtol=0, atol=1e-6):
         notices += (
             f"The recordings have changed since the run: on their {part} part, the fit is now "
-            f"{words.percent(now.fit)}. The tables show the fits of the run.",
+            f"{now.percent}. The tables show the fits of the run.",
         )
     more = f" and {words.counted(len(files) - 1, 'other')}" if len(files) > 1 else ""
     return SystemInputs(
@@ -196,6 +199,7 @@ def content(inputs: SystemInputs) -> dict[str, Any]:
         "steps": _steps(inputs),
         "operating": _operating(inputs, points),
         "guarantees": _guarantees(result),
+        "energy": _energy(inputs),
         "candidates": result.candidates,
         "chosen": int(np.argmin([each["validation"] for each in result.candidates])),
         "config": None if inputs.config is None else inputs.config.to_toml(),
@@ -212,17 +216,22 @@ def title(inputs: SystemInputs) -> str:
 def headline(inputs: SystemInputs, samples: int) -> tuple[str, str]:
     """The fit of the part that is shown, and what it is."""
     part = inputs.part if inputs.part == "these data" else f"the {inputs.part} part"
-    fit = inputs.fits[inputs.part]["network"].fit
-    return words.percent(fit), f"fit of a free run on {part}, {words.counted(samples, 'sample')}"
+    fit = inputs.fits[inputs.part]["network"]
+    kind = "output: there is no fit" if fit.constant else "fit"
+    return fit.percent, f"{kind} of a free run on {part}, {words.counted(samples, 'sample')}"
 
 
 def verdict(inputs: SystemInputs) -> str:
     """Whether the network is better than the linear model, in free runs on what is shown."""
-    fits = {model: fit.fit for model, fit in inputs.fits[inputs.part].items()}
-    own, linear = fits["network"], fits["linear"]
-    numbers = f"fit {words.percent(own)} against {words.percent(linear)}"
+    fits = inputs.fits[inputs.part]
+    own, linear = fits["network"].fit, fits["linear"].fit
+    numbers = f"fit {fits['network'].percent} against {fits['linear'].percent}"
     if not inputs.result.units:
+        if not inputs.result.tried_networks:
+            return "A linear model: with units = 0, no network was fitted."
         return "No network was better on the validation part: the model is the linear one."
+    if fits["network"].constant:
+        return "An output is constant on these data, so that only the RMSE compares the models."
     if max(own, linear) <= 0:
         return "No better than the mean of the outputs: the models are of no use on these data."
     if 1 - own < (1 - LEVEL) * (1 - linear):
@@ -406,6 +415,26 @@ def _guarantees(result: Identification) -> list[tuple[str, str, str]]:
             "much, in the root mean square and in the maximum over time.",
         ),
     ]
+
+
+def _energy(inputs: SystemInputs) -> dict[str, Any] | None:
+    """Of the first recording, how a wrong initial state is forgotten; None if no state moves."""
+    result, u = inputs.result, inputs.recordings.inputs[0][:SAMPLES]
+    x0 = starts(result.model, inputs.recordings)[0]
+    spread = states_of(result.model, torch.tensor(u)[None], x0[None])[0].std(0, correction=0)
+    found = energies(result.model, u, x0, x0 + spread, result.contraction.T)
+    if len(found) < 2:
+        return None
+    steps = np.arange(len(found))
+    lines = {"network": found / found[0], "proved bound": result.rate ** (2 * steps)}
+    last, bound = (words.number(float(values[-1])) for values in lines.values())
+    time = result.sampling_time * steps
+    draw = partial(plots.signals, time=time, lines=lines, log=True)
+    return {
+        "chart": chart("energy of the difference of two runs, and its bound", draw),
+        "sentence": f"After {words.counted(len(steps) - 1, 'sample')} it is {last} of what it was "
+        f"at the beginning; proved is at most {bound}.",
+    }
 
 
 def _shown(names: Sequence[str]) -> list[str]:

@@ -184,6 +184,14 @@ def check(code: int) -> None:
         raise MemoryError(NO_MEMORY)
 
 
+LEAST, MOST, MOST_WIDE = 64 << 10, 8 << 20, 16 << 20
+"""Bytes of activations that a forward pass keeps; the last is of 64 features and more.
+
+To compute few of them again takes as long as to find a buffer. What the last cache does not hold
+takes longer to write and read than to compute, unless layers are wide.
+"""
+
+
 class Plan:
     """A program on states of one shape and dtype, as the library knows it.
 
@@ -228,6 +236,9 @@ class Plan:
         weakref.finalize(self, library().hdnn_plan_free, self.handle)
         self.activations: int = library().hdnn_plan_activations(self.handle)
         """Bytes of the activations of all layers."""
+        most = MOST_WIDE if layout.width >= 64 else MOST
+        self.keeps = LEAST <= self.activations <= most
+        """Whether a forward pass keeps them for its backward pass."""
 
 
 class _Buffer:
@@ -242,13 +253,6 @@ class _Buffer:
             self.address = (self._memory.ctypes.data + 63) & ~63  # the begin of a cache line
             self.bytes = size
 
-
-LEAST, MOST = 64 << 10, 16 << 20
-"""Bytes of activations that a forward pass keeps.
-
-To compute few of them again takes as long as to find a buffer, and to write and read more than the
-last cache holds takes longer.
-"""
 
 # Fresh pages are slow to touch, so buffers are used again. Four serve a few graphs at a time.
 _buffers = [_Buffer() for _ in range(4)]
@@ -273,7 +277,7 @@ class Activations:
 
 def keep(plan: Plan) -> Activations | None:
     """Memory for the activations of a plan, or None: they are to be computed again."""
-    if not LEAST <= plan.activations <= MOST:
+    if not plan.keeps:
         return None
     try:
         buffer = _buffers.pop()

@@ -41,7 +41,7 @@ html_title = f"hdnn {version}"
 html_css_files = ["site.css"]
 html_show_sphinx = False
 smartquotes = False  # a prime of an equation stays a prime
-html_search_scorer = "search.js"
+html_search_scorer = str(ROOT / "docs" / "search.js")
 mathjax_path = "mathjax/tex-svg.js"
 html_favicon = "_static/favicon.svg"
 with (ROOT / "pyproject.toml").open("rb") as _file:

@@ -15,5 +15,5 @@ Search.makeSearchSummary = (html, keywords, anchor) => {
   const summary = document.createElement("p");
   summary.classList.add("context");
   summary.textContent = (start ? "..." : "") + part + (start + 240 < text.length ? "..." : "");
-  return text && summary;
+  return summary;
 };

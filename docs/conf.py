@@ -46,6 +46,7 @@ mathjax_path = "mathjax/tex-svg.js"
 html_favicon = "_static/favicon.svg"
 with (ROOT / "pyproject.toml").open("rb") as _file:
     REPOSITORY = tomllib.load(_file)["project"]["urls"]["Repository"]
+html_theme_options = {"top_of_page_buttons": []}
 if "OWNER" not in REPOSITORY:  # until somebody hosts it, no link leads there
     html_theme_options = {
         "source_repository": REPOSITORY,

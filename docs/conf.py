@@ -184,14 +184,11 @@ def _adapt(app, page, source):
     )
 
 
-def _files(app, error):
-    """Besides pages: the playground, a report made by the demo, and what renders equations."""
+def _samples(app, error):
+    """What the landing page shows besides pages: the playground, and a report made by the demo."""
     if error or app.builder.name != "html":
         return
     folder = Path(app.outdir)
-    mathjax = Path(importlib.import_module("sphinx-mathjax-offline").__file__).parent
-    (folder / "_static" / "mathjax").mkdir(exist_ok=True)
-    shutil.copy(mathjax / "static" / mathjax_path, folder / "_static" / mathjax_path)
     shutil.copytree(ROOT / "src/hdnn/playground/static", folder / "play", dirs_exist_ok=True)
     sample = folder / "samples" / "demo.png"
     if not sample.exists():
@@ -200,9 +197,20 @@ def _files(app, error):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
+def _mathjax(app, error):
+    """The one file that renders equations, without a network and also from disk."""
+    if error or app.builder.name != "html":
+        return
+    package = Path(importlib.import_module("sphinx-mathjax-offline").__file__).parent
+    target = Path(app.outdir) / "_static" / mathjax_path
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes((package / "static" / mathjax_path).read_bytes())
+
+
 def setup(app):
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", _settings, priority=90)
     app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before Napoleon
     app.connect("source-read", _adapt)
-    app.connect("build-finished", _files)
+    app.connect("build-finished", _samples)
+    app.connect("build-finished", _mathjax)

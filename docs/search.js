@@ -7,7 +7,7 @@ Scorer.score = ([page, , , , score, , kind]) => (kind !== "object" && LATER.test
 // A result shows the first place where the words stand together, or else one of them, as whole
 // words. `keywords` are stems: "learn" for learning.
 Search.makeSearchSummary = (html, keywords, anchor) => {
-  const text = Search.htmlToText(html, anchor);
+  const text = Search.htmlToText(html, anchor.startsWith("#index-") ? "" : anchor);
   const stems = [...keywords].map((word) => `\\b${_escapeRegExp(word)}\\w*`);
   const found = [stems.join("\\W+"), ...stems].map((pattern) => text.search(new RegExp(pattern, "i")));
   const start = Math.max((found.find((place) => place >= 0) ?? 0) - 120, 0);

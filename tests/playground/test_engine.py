@@ -435,7 +435,7 @@ def test_the_default_is_learned_with_skip_connections_and_not_without() -> None:
 def test_the_lesson_opens_what_it_says() -> None:
     """Every link of docs/teach.md names its settings, so that new defaults change nothing."""
     page = Path(__file__).parents[2] / "docs" / "teach.md"
-    links = re.findall(r'href="play/index\.html(#[^"]*)"', page.read_text(encoding="utf-8"))
+    links = re.findall(r'href="play/index\.html(#v=[^"]*)"', page.read_text(encoding="utf-8"))
     links = [link.replace("&amp;", "&") for link in links]
     assert len(links) >= 5
     for link, opened in zip(links, run([{"task": "open", "hash": h} for h in links]), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -428,3 +429,15 @@ def test_the_default_is_learned_with_skip_connections_and_not_without() -> None:
     assert accuracies("H1", 5000, seeds)[:, 15 - 1 :].min() >= 0.95
     assert accuracies("ResNet", 1500, seeds)[:, -1].min() >= 0.95
     assert accuracies("FCNN", 750, seeds)[:, -1].max() <= 0.6
+
+
+@needs_node
+def test_the_lesson_opens_what_it_says() -> None:
+    """Every link of docs/teach.md names its settings, so that new defaults change nothing."""
+    page = Path(__file__).parents[2] / "docs" / "teach.md"
+    links = re.findall(r'href="play/index\.html(#v=[^"]*)"', page.read_text(encoding="utf-8"))
+    links = [link.replace("&amp;", "&") for link in links]
+    assert len(links) >= 5
+    for link, opened in zip(links, run([{"task": "open", "hash": h} for h in links]), strict=True):
+        assert opened["message"] is None, link
+        assert all(f"&{key}=" in link for key in ("d", "a", "b", "l", "T")), link

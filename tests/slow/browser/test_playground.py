@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hdnn
-from hdnn.playground import make_server
+from hdnn.playground import make_page, make_server
 
 pytestmark = pytest.mark.slow
 SMALL = "#v=1&l=4&T=1&n=50"
@@ -118,6 +118,26 @@ def test_a_plain_network_collapses_and_the_page_says_so(context: Any, url: str) 
     verdict = page.inner_text(".verdict >> nth=1")
     assert "The gradient vanishes" in verdict
     assert "All points end in one place" in verdict
+
+
+@pytest.mark.parametrize("workers", [True, False])
+def test_it_trains_as_a_file_also_where_there_are_no_workers(
+    browser: Any, tmp_path: Path, workers: bool
+) -> None:
+    path = tmp_path / "a teacher's page.html"
+    path.write_text(make_page().html, encoding="utf-8")
+    page = browser.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.add_init_script("" if workers else "globalThis.Worker = undefined")
+    page.goto(f"{path.as_uri()}{SMALL}")
+    ready(page)
+    page.click("#play")
+    reach(page, 20)
+    reach(page, 20, 1)
+    assert len(page.workers) == (2 if workers else 0)
+    assert complaints == []
 
 
 def test_every_network_and_data_set_trains(page: Any) -> None:

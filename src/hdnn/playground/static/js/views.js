@@ -3,6 +3,7 @@
 import { ARCHITECTURES } from "./architectures.js";
 import { format, PANELS, percent } from "./draw.js";
 import { isCollapsed } from "./geometry.js";
+import { makeEngine } from "./worker.js";
 
 const COLUMNS = 240; // of the history; when it is full, every second one is dropped
 const COLORS = ["paper", "ink", "muted", "grid", ...Array.from({ length: 10 }, (_, k) => `c${k}`)];
@@ -37,6 +38,35 @@ function cloned(id) {
   return /** @type {HTMLElement} */ (template.content.firstElementChild.cloneNode(true));
 }
 
+/** An engine in a worker that runs the page's own script; where there are no workers, on the page. */
+function startEngine(receive) {
+  const sent = []; // before the first answer, to be said again to an engine on the page
+  /** @type {(message: any) => void} */
+  let engine;
+  const stay = () => {
+    engine = makeEngine(receive);
+    for (const message of sent) engine(message);
+  };
+  try {
+    const script = document.getElementById("script").textContent;
+    const worker = new Worker(URL.createObjectURL(new Blob([script], { type: "text/javascript" })));
+    worker.onerror = stay;
+    worker.onmessage = ({ data }) => {
+      engine = (message) => worker.postMessage(message);
+      worker.onerror = (event) => receive({ type: "error", message: `The worker failed: ${event.message}` });
+      worker.onmessage = (event) => receive(event.data);
+      receive(data);
+    };
+    engine = (message) => {
+      sent.push(message);
+      worker.postMessage(message);
+    };
+  } catch {
+    stay();
+  }
+  return (message) => engine(message);
+}
+
 export class View {
   /** @param {number} index 0 or 1. @param {any} app asked for data, told of snapshots. */
   constructor(index, app) {
@@ -59,9 +89,7 @@ export class View {
     this.element.dataset.index = String(index);
     this.element.setAttribute("aria-label", index ? "Second network" : "First network");
     for (const [name, panel] of Object.entries(PANELS)) this.addPanel(name, panel);
-    this.worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
-    this.worker.onmessage = ({ data }) => this.receive(data);
-    this.worker.onerror = (event) => app.say(`The worker failed: ${event.message ?? "it could not be loaded"}`);
+    this.engine = startEngine((message) => this.receive(message));
   }
 
   addPanel(name, { name: title, why }) {
@@ -89,20 +117,12 @@ export class View {
     this.snapshot = null;
     this.history = new History();
     this.number += 1;
-    this.worker.postMessage({
-      type: "start",
-      number: this.number,
-      network,
-      config,
-      train: data.train,
-      test: data.test,
-      bounds,
-    });
+    this.engine({ type: "start", number: this.number, network, config, train: data.train, test: data.test, bounds });
     this.dirty();
   }
 
   post(type, more = {}) {
-    this.worker.postMessage({ type, ...more });
+    this.engine({ type, ...more });
   }
 
   receive(message) {

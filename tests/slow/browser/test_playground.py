@@ -106,10 +106,13 @@ def test_train_pause_reset_step(page: Any) -> None:
     step(page)
 
 
-def test_a_plain_network_collapses_and_the_page_says_so(context: Any, url: str) -> None:
-    page = visit(context, f"{url}#v=1&b=FCNN")
+def test_it_opens_with_h1_training_and_a_plain_network_that_collapses(
+    context: Any, url: str
+) -> None:
+    page = context.new_page()
+    page.emulate_media(reduced_motion="no-preference")
+    page.goto(url)
     assert (state(page)["first"], state(page)["layers"]) == ("H1", 64)
-    page.click("#play")
     until(page, "playground.app.views[0].snapshot?.test.accuracy > 0.95")
     norms = "Math.min(...playground.app.views[{}].snapshot.norms)"
     assert page.evaluate(norms.format(0)) > 1 - 1e-9
@@ -206,8 +209,13 @@ def test_the_tour_has_five_steps_that_links_reach(context: Any, url: str) -> Non
 
 def test_the_python_code_runs_and_learns(page: Any, tmp_path: Path) -> None:
     page.click("#python")
-    assert "copied" in message(page)
+    code = page.inner_text("#code code")
+    page.keyboard.press("r")  # a key of the page, which a dialog covers
+    page.click("#code .copy")
+    until(page, "document.querySelector('#code .copy').textContent === 'Copied'")
     codes = [page.evaluate("navigator.clipboard.readText()")]
+    assert codes[0].strip() == code.strip()
+    page.click("#code .close")
     page.select_option("#setting-data", "spirals")
     page.select_option(".architecture >> nth=0", "MS1")
     page.click("#controls summary")
@@ -220,11 +228,22 @@ def test_the_python_code_runs_and_learns(page: Any, tmp_path: Path) -> None:
     assert len(re.findall(rb"test accuracy \d", output)) == 4
 
 
+def test_three_panels_come_first_and_the_others_unfold(page: Any) -> None:
+    shown = page.locator(".network >> nth=0 >> canvas:visible")
+    assert shown.count() == 3
+    number = page.evaluate("playground.app.views[0].number")
+    page.click("#more")
+    assert shown.count() == 7
+    assert page.evaluate("playground.app.views[0].number") == number  # the training goes on
+    assert state(visit(page.context, page.url))["panels"] == "all"
+
+
 @pytest.mark.parametrize(("size", "scheme"), [((1280, 720), "light"), ((390, 844), "dark")])
 def test_it_fits_the_window(page: Any, size: tuple[int, int], scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     until(page, f"innerWidth === {size[0]}")
+    page.click("#more")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     canvases = "[...document.querySelectorAll('canvas')]"
     until(page, f"{canvases}.every((c) => c.clientWidth > 60 && c.width >= c.clientWidth)")

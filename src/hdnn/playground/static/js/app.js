@@ -14,17 +14,20 @@ import { View } from "./views.js";
 const $ = (id) => document.getElementById(id);
 const DRAWING = 8; // ms of a frame for drawing; the rest waits for the next one
 const LEAD = 150; // iterations that the faster network may be ahead
+const ALONE = 1500; // iterations of a training that began by itself
+const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 export class App {
   constructor() {
     this.playing = false;
+    this.unasked = false; // whether the training began by itself
     this.drawn = [];
     /** @type {?number} */
     this.tour = null;
     this.frames = 0;
     this.turn = false;
     this.views = [0, 1].map((index) => new View(index, this));
-    $("main").append(...this.views.map((view) => view.element));
+    $("main").prepend(...this.views.map((view) => view.element));
     this.flow = makeFlowControls(this.views);
     makeControls($("controls"), (name, value) => this.set({ [name]: value }));
     makeTips();
@@ -34,6 +37,7 @@ export class App {
     );
     this.wire();
     this.open(location.hash);
+    if (!still()) this.play(true, true);
   }
 
   // --- settings -----------------------------------------------------------------------------------
@@ -99,14 +103,16 @@ export class App {
     $("main").classList.toggle("alone", alone);
     views[0].other = alone ? null : views[1];
     views[1].other = views[0];
+    document.body.classList.toggle("all", state.panels === "all");
+    $("more").setAttribute("aria-expanded", String(state.panels === "all"));
     for (const update of this.drawings) update();
     history.replaceState(null, "", toHash(state, { tour: this.tour, drawn: this.drawn }));
   }
 
   // --- training -----------------------------------------------------------------------------------
 
-  play(on = !this.playing) {
-    this.playing = on;
+  play(on = !this.playing, unasked = false) {
+    Object.assign(this, { playing: on, unasked });
     const button = $("play");
     button.setAttribute("aria-pressed", String(on));
     button.querySelector("b").textContent = on ? "Pause" : "Play";
@@ -130,6 +136,7 @@ export class App {
     const going = this.shown().filter((v) => !v.snapshot?.diverged);
     const slowest = Math.min(...going.map((v) => v.snapshot?.iteration ?? 0));
     for (const other of this.shown()) other.post("limit", { value: slowest + LEAD });
+    if (this.unasked && slowest >= ALONE) this.play(false);
     if (view.index === 0) $("iteration").textContent = `iteration ${view.snapshot.iteration}`;
     view.other?.dirty(["curves"]);
   }
@@ -203,6 +210,7 @@ export class App {
     document.body.dataset.focus = focus;
     this.state = { ...fromHash("").state, ...state };
     this.restart();
+    if (!still()) this.play(true, true);
     tour.querySelector("h2").focus({ preventScroll: true });
   }
 
@@ -220,8 +228,25 @@ export class App {
     click("step", () => this.step());
     click("reset", () => this.reset());
     click("tour-open", () => this.showTour(this.tour ?? 0));
-    click("link", () => this.copy(location.href, "The link to these settings is copied."));
-    click("python", () => this.copy(this.python(), "Python code that trains this with hdnn is copied."));
+    click("more", () => {
+      this.state.panels = this.state.panels === "all" ? "three" : "all";
+      this.show();
+    });
+    click("link", async () => {
+      const copied = await copy(location.href);
+      this.say(copied ? "The link to these settings is copied." : "Copy the address of this page to link to it.");
+    });
+    const code = $("code");
+    click("python", () => {
+      code.querySelector("code").textContent = this.python();
+      code.querySelector(".copy").textContent = "Copy";
+      code.showModal();
+    });
+    code.querySelector(".copy").onclick = async ({ target }) => {
+      const copied = await copy(code.querySelector("code").textContent);
+      target.textContent = copied ? "Copied" : "Not allowed: select the text";
+    };
+    code.querySelector(".close").onclick = () => code.close();
     click("theme", () => this.switchTheme());
     $("message").querySelector("button").onclick = () => this.say(null);
     const setSpeed = () => {
@@ -258,7 +283,7 @@ export class App {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, dialog *")) return;
     const held = event.target.matches("button, summary");
     const actions = { s: () => this.step(), r: () => this.reset(), t: () => this.showTour(this.tour ?? 0) };
     if (event.key === " " && !held) {
@@ -279,13 +304,14 @@ export class App {
     const epochs = Math.max(50, Math.ceil((this.views[0].snapshot?.iteration ?? 0) / steps));
     return pythonCode(this.state, { drawn: this.drawn, classes: this.data.classes, epochs });
   }
+}
 
-  async copy(text, message) {
-    try {
-      await navigator.clipboard.writeText(text);
-      this.say(message);
-    } catch {
-      this.say("This browser does not let the page copy.");
-    }
+/** Whether the browser let the page copy a text. */
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
   }
 }

@@ -55,10 +55,11 @@ export const SETTINGS = {
   activation: choice("f", "Activation", "tanh", plain(Object.keys(ACTIVATIONS))),
   test: choice("te", "Test share", "0.5", Object.entries({ 0.2: "20 %", 0.5: "50 %", 0.8: "80 %" })),
   first: choice("a", "First network", "H1", networks),
-  second: choice("b", "Second network", "ResNet", [...networks, ["none", "none"]]),
+  second: choice("b", "Second network", "FCNN", [...networks, ["none", "No second network"]]),
+  panels: choice("pn", "Panels", "three", plain(["three", "all"])),
 };
 
-/** The groups of the form; the two networks are chosen elsewhere. */
+/** The groups of the form; the networks and panels are chosen elsewhere. */
 export const GROUPS = {
   Data: ["data", "arms", "noise"],
   Network: ["layers", "T", "width", "timeInvariant"],

@@ -29,11 +29,9 @@ class MLP(nn.Module):
 
     def __init__(self, units: int = 24) -> None:
         super().__init__()
-        shapes = {"W": (units, 1), "b": (units,), "V": (1, units), "c": (1,)}
-        for name, shape in shapes.items():
-            self.register_parameter(
-                name, nn.Parameter(0.3 * torch.randn(shape, dtype=torch.float64))
-            )
+        shapes = ((units, 1), (units,), (1, units), (1,))
+        starts = (nn.Parameter(0.3 * torch.randn(shape, dtype=torch.float64)) for shape in shapes)
+        self.W, self.b, self.V, self.c = starts
 
     def initial(self, batch: int) -> Tensor:
         """No state."""

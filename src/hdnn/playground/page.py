@@ -54,7 +54,8 @@ def make_page() -> Page:
         "img-src data:; worker-src blob:; connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
     page = _read("index.html")
-    for mark, text in {"policy": policy, "style": style, "script": script}.items():
+    parts = {"policy": policy, "style": style, "script": script}
+    for mark, text in {**parts, "controllers": _read("controllers.json")}.items():
         if page.count(f"{{{{{mark}}}}}") != 1:
             raise HdnnError(f"index.html must have {{{{{mark}}}}} once")
         page = page.replace(f"{{{{{mark}}}}}", text)

@@ -1,5 +1,6 @@
 // The page: settings, two networks, playing, data, links.
 
+import { ControlPage } from "./control.js";
 import { makeControls, makeTips, showState } from "./controls.js";
 import { boundsOf, sample, split } from "./data.js";
 import { percent } from "./draw.js";
@@ -22,6 +23,9 @@ export class App {
     this.playing = false;
     this.unasked = false; // whether the training began by itself
     this.drawn = [];
+    this.state = fromHash("").state;
+    /** @type {?ControlPage} made when it is first seen */
+    this.control = null;
     /** @type {?number} */
     this.tour = null;
     this.frames = 0;
@@ -37,13 +41,23 @@ export class App {
     );
     this.wire();
     this.open(location.hash);
-    if (!still()) this.play(true, true);
   }
 
   // --- settings -----------------------------------------------------------------------------------
 
   /** Take over a link. */
   open(hash) {
+    const second = hash === "#control";
+    document.body.classList.toggle("statespace", second);
+    for (const link of document.querySelectorAll(".tabs a")) {
+      if ((link.getAttribute("href") === "#control") === second) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    if (second) {
+      if (this.playing) this.play(false);
+      this.control ??= new ControlPage();
+      return;
+    }
     const { state, tour, drawn, message } = fromHash(hash);
     this.state = state;
     this.drawn = drawn;
@@ -52,6 +66,7 @@ export class App {
     else {
       this.closeTour();
       this.restart();
+      if (!still()) this.play(true, true);
     }
   }
 
@@ -106,7 +121,9 @@ export class App {
     document.body.classList.toggle("all", state.panels === "all");
     $("more").setAttribute("aria-expanded", String(state.panels === "all"));
     for (const update of this.drawings) update();
-    history.replaceState(null, "", toHash(state, { tour: this.tour, drawn: this.drawn }));
+    const hash = toHash(state, { tour: this.tour, drawn: this.drawn });
+    history.replaceState(null, "", hash);
+    document.querySelector(".tabs a").setAttribute("href", hash); // the way back to these settings
   }
 
   // --- training -----------------------------------------------------------------------------------
@@ -247,6 +264,9 @@ export class App {
       target.textContent = copied ? "Copied" : "Not allowed: select the text";
     };
     code.querySelector(".close").onclick = () => code.close();
+    click("scramble", () => this.control.scramble());
+    click("scramble-many", () => this.control.scramble(100));
+    click("trained", () => this.control.trained());
     click("theme", () => this.switchTheme());
     $("message").querySelector("button").onclick = () => this.say(null);
     const setSpeed = () => {
@@ -285,6 +305,10 @@ export class App {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, dialog *")) return;
     const held = event.target.matches("button, summary");
+    if (document.body.classList.contains("statespace")) {
+      ({ s: () => this.control.scramble(), r: () => this.control.trained() })[event.key]?.();
+      return;
+    }
     const actions = { s: () => this.step(), r: () => this.reset(), t: () => this.showTour(this.tour ?? 0) };
     if (event.key === " " && !held) {
       event.preventDefault();
@@ -297,9 +321,11 @@ export class App {
     const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
     document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
     this.views.forEach((v) => v.dirty());
+    this.control?.redraw();
   }
 
   python() {
+    if (document.body.classList.contains("statespace")) return this.control.python();
     const steps = Math.ceil(this.data.train.labels.length / this.state.batch);
     const epochs = Math.max(50, Math.ceil((this.views[0].snapshot?.iteration ?? 0) / steps));
     return pythonCode(this.state, { drawn: this.drawn, classes: this.data.classes, epochs });

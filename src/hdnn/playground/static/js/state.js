@@ -13,7 +13,7 @@ const choice = (key, label, value, titles) => {
 };
 
 /** A slider over an ordered list of values. */
-const slider = (key, label, value, values, title = (v) => String(v)) => ({
+export const slider = (key, label, value, values, title = (v) => String(v)) => ({
   key,
   label,
   value,
@@ -93,6 +93,8 @@ export const HELP = {
     "The nonlinear function σ of every layer. Its integral is the energy: log cosh for tanh. The guarantee of " +
     "Hamiltonian networks needs an increasing one (all but sin).",
   test: "Share of the points that is kept for testing.",
+  scale: "Standard deviation of all weights when they are scrambled.",
+  force: "Standard deviation of a random force, another one every 0.05 s, the same for both.",
 };
 
 export const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, s]) => [name, s.value]));

@@ -1,19 +1,11 @@
 // A network on the page: its worker, its history, its panels.
 
 import { ARCHITECTURES } from "./architectures.js";
-import { format, PANELS, percent } from "./draw.js";
+import { format, PANELS, percent, readTheme, surface } from "./draw.js";
 import { isCollapsed } from "./geometry.js";
 import { makeEngine } from "./worker.js";
 
 const COLUMNS = 240; // of the history; when it is full, every second one is dropped
-const COLORS = ["paper", "ink", "muted", "grid", ...Array.from({ length: 10 }, (_, k) => `c${k}`)];
-
-/** The colors of theme.css, light or dark as the page is. */
-function readTheme() {
-  const style = getComputedStyle(document.documentElement);
-  const [paper, ink, muted, grid, ...classes] = COLORS.map((name) => style.getPropertyValue(`--${name}`).trim());
-  return { paper, ink, muted, grid, classes };
-}
 
 /** What was seen at some iterations, thinned out so that it never grows. */
 class History {
@@ -33,7 +25,7 @@ class History {
 }
 
 /** A copy of what a template of the page holds. */
-function cloned(id) {
+export function cloned(id) {
   const template = /** @type {HTMLTemplateElement} */ (document.getElementById(id));
   return /** @type {HTMLElement} */ (template.content.firstElementChild.cloneNode(true));
 }
@@ -67,6 +59,19 @@ function startEngine(receive) {
   return (message) => engine(message);
 }
 
+/** A titled canvas with its explanation. */
+export function makePanel(name, title, why) {
+  const figure = cloned("panel");
+  figure.classList.add(name);
+  figure.querySelector(".name").textContent = title;
+  const help = /** @type {HTMLElement} */ (figure.querySelector(".why"));
+  help.dataset.tip = why;
+  help.setAttribute("aria-label", `What is “${title}”?`);
+  const canvas = figure.querySelector("canvas");
+  canvas.setAttribute("aria-label", title);
+  return { figure, canvas };
+}
+
 export class View {
   /** @param {number} index 0 or 1. @param {any} app asked for data, told of snapshots. */
   constructor(index, app) {
@@ -93,14 +98,7 @@ export class View {
   }
 
   addPanel(name, { name: title, why }) {
-    const figure = cloned("panel");
-    figure.classList.add(name);
-    figure.querySelector(".name").textContent = title;
-    const help = /** @type {HTMLElement} */ (figure.querySelector(".why"));
-    help.dataset.tip = why;
-    help.setAttribute("aria-label", `What is “${title}”?`);
-    const canvas = figure.querySelector("canvas");
-    canvas.setAttribute("aria-label", title);
+    const { figure, canvas } = makePanel(name, title, why);
     this.element.querySelector(".panels").append(figure);
     this.panels[name] = { canvas, figure, dirty: true };
     new ResizeObserver(() => {
@@ -151,16 +149,8 @@ export class View {
     for (const [name, panel] of waiting) {
       if (performance.now() > deadline) return false;
       Object.assign(panel, { dirty: false, drawn: performance.now() });
-      const { canvas } = panel;
-      const [w, h, ratio] = [canvas.clientWidth, canvas.clientHeight, Math.min(devicePixelRatio || 1, 3)];
-      if (!w || !h) continue;
-      if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
-        canvas.width = Math.round(w * ratio);
-        canvas.height = Math.round(h * ratio);
-      }
-      const ctx = canvas.getContext("2d");
-      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-      ctx.clearRect(0, 0, w, h);
+      const [ctx, w, h] = surface(panel.canvas);
+      if (!ctx) continue;
       PANELS[name].draw(ctx, w, h, this, colors);
     }
     this.describe();

@@ -10,7 +10,7 @@ const { schemesOf, ARCHITECTURES } = await load("architectures");
 const { ACTIVATIONS } = await load("activations");
 const { boundsOf, PROBLEMS, sample, split } = await load("data");
 const { defaults, fromHash, networkOf, SETTINGS, toHash, trainingOf } = await load("state");
-const { pythonCode } = await load("python");
+const { loopCode, pythonCode } = await load("python");
 const { coordinate, extent, isCollapsed, projection } = await load("geometry");
 const { newton } = await load("head");
 const { makeCell, makeMlp, scrambled, simulate } = await load("statespace");
@@ -110,6 +110,10 @@ const tasks = {
 
   python({ settings, ...more }) {
     return { code: pythonCode({ ...defaults(), ...settings }, more) };
+  },
+
+  loopCode({ scale }) {
+    return { code: loopCode(scale) };
   },
 
   /** The flow at its ends: both planes, the coordinates of the points in them, their extent. */

@@ -71,6 +71,17 @@ def test_scrambled_weights_let_the_mass_rest_as_proved_and_most_mlps_do_not() ->
     assert (largest[12:] > 5).sum() >= 6
 
 
+@needs_node
+def test_the_python_code_runs_and_random_weights_let_the_mass_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (result,) = run([{"task": "loopCode", "scale": 10}])
+    exec(result["code"].replace("range(100)", "range(2)"), {})
+    limit, distance = capsys.readouterr().out.splitlines()
+    assert "proved=True" in limit
+    assert float(distance.rpartition(" ")[2]) < 1e-6
+
+
 def test_the_stored_numbers_are_those_of_the_script() -> None:
     limit = gain_limit(*controllers.MASS, step=controllers.STEP)
     assert limit.proved

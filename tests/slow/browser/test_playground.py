@@ -114,6 +114,8 @@ def test_it_opens_with_h1_training_and_a_plain_network_that_collapses(
     page.goto(url)
     assert (state(page)["first"], state(page)["layers"]) == ("H1", 64)
     until(page, "playground.app.views[0].snapshot?.test.accuracy > 0.95")
+    until(page, "!playground.app.playing")  # what began by itself ends by itself
+    assert 1500 <= page.evaluate("playground.app.views[1].snapshot.iteration") < 2000
     norms = "Math.min(...playground.app.views[{}].snapshot.norms)"
     assert page.evaluate(norms.format(0)) > 1 - 1e-9
     assert page.evaluate(norms.format(1)) < 1e-6
@@ -238,6 +240,42 @@ def test_three_panels_come_first_and_the_others_unfold(page: Any) -> None:
     assert state(visit(page.context, page.url))["panels"] == "all"
 
 
+def test_scrambled_weights_leave_the_mass_on_the_rail_with_the_state_space_network_alone(
+    context: Any, url: str
+) -> None:
+    page = context.new_page()
+    page.goto(f"{url}#control")
+    assert not page.is_visible("#main")
+    scores = page.locator("#loops .accuracy")
+    page.click("#scramble-many")
+    ours, mlp = (int(text.removesuffix(" of 100")) for text in scores.all_inner_texts())
+    assert (ours, mlp) == (100, 11)  # as docs/look.md says
+    assert "Proved" in page.inner_text("#loops .verdict >> nth=0")
+    page.keyboard.press("r")
+    page.keyboard.press("s")
+    assert scores.first.inner_text() == "1 of 1"
+    page.locator("#setting-scale").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("playground.app.control.values.scale") == 10
+    page.click("#python")
+    assert "reset_parameters(scale=10)" in page.inner_text("#code code")
+    page.click("#code .close")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        until(page, f"innerWidth === {width}")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.is_visible("#setting-force")
+
+
+def test_tabs_lead_back_to_the_settings(page: Any) -> None:
+    page.click(".tabs a >> nth=1")
+    assert page.is_visible("#loops canvas >> nth=0")
+    page.click(".tabs a >> nth=0")
+    ready(page)
+    assert state(page)["layers"] == 4
+    assert page.get_attribute(".tabs a >> nth=0", "aria-current") == "page"
+
+
 @pytest.mark.parametrize(("size", "scheme"), [((1280, 720), "light"), ((390, 844), "dark")])
 def test_it_fits_the_window(page: Any, size: tuple[int, int], scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
@@ -245,7 +283,7 @@ def test_it_fits_the_window(page: Any, size: tuple[int, int], scheme: str) -> No
     until(page, f"innerWidth === {size[0]}")
     page.click("#more")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    canvases = "[...document.querySelectorAll('canvas')]"
+    canvases = "[...document.querySelectorAll('#main canvas')]"
     until(page, f"{canvases}.every((c) => c.clientWidth > 60 && c.width >= c.clientWidth)")
     # Both networks with their accuracy, regions and flow are on the first screen, phones included.
     for part in (".score", ".regions canvas", ".flow canvas"):

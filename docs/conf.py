@@ -3,7 +3,6 @@
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -188,8 +187,11 @@ def _samples(app, error):
     """What the landing page shows besides pages: the playground, and a report made by the demo."""
     if error or app.builder.name != "html":
         return
+    from hdnn.playground import make_page
+
     folder = Path(app.outdir)
-    shutil.copytree(ROOT / "src/hdnn/playground/static", folder / "play", dirs_exist_ok=True)
+    (folder / "play").mkdir(exist_ok=True)
+    (folder / "play" / "index.html").write_text(make_page().html, encoding="utf-8")
     sample = folder / "samples" / "demo.png"
     if not sample.exists():
         sample.parent.mkdir(exist_ok=True)

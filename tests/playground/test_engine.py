@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,36 +19,17 @@ from hdnn.config import TrainingConfig
 from hdnn.data import PROBLEMS, planar, split
 from hdnn.fields import ACTIVATIONS, HamiltonianField
 from hdnn.models import Model
-from hdnn.playground import FOLDER
 from hdnn.training.loops import AutogradLoop
 from hdnn.training.output_solver import OutputProblem, newton
 from hdnn.training.samples import Samples
 from hdnn.zoo import ARCHITECTURES
-
-RUNNER = Path(__file__).with_name("engine.mjs")
-NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(
-    NODE is None and "HDNN_CI" not in os.environ, reason="Node 20 or later runs the engine"
-)
+from javascript import needs_node, run
 
 SPLITTINGS = ["Leapfrog", "Yoshida4", "ForwardEuler"]
 PAIRS = [
     *((name, None) for name in ARCHITECTURES),
     *((name, scheme) for name in ("MS1", "MS3", "HS") for scheme in SPLITTINGS),
 ]
-
-
-def run(cases: list[dict[str, Any]]) -> list[Any]:
-    assert NODE is not None
-    done = subprocess.run(
-        [NODE, str(RUNNER), str(FOLDER)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    results: list[Any] = json.loads(done.stdout)
-    return results
 
 
 def build(name: str, scheme: str | None = None, layers: int = 12, **options: Any) -> Any:

@@ -18,8 +18,8 @@ CORE = (
     *("backends", "networks", "zoo", "statespace", "control", "models", "refinement", "analysis"),
 )
 APPLICATION = (
-    *("application", "progress", "config", "data", "training", "identification"),
-    "estimators",
+    *("application", "progress", "config", "data", "robots", "training"),
+    *("identification", "estimators"),
     *("plots", "reports", "playground", "paper", "cli"),
 )
 LEVEL = {name: level for level, name in enumerate((*CORE, *APPLICATION))}

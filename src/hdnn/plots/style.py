@@ -19,7 +19,7 @@ from hdnn.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 FORMATS = ("png", "svg", "pdf", "jpg")
 
@@ -87,13 +87,14 @@ SMALL, NORMAL, LARGE = 8, 9.5, 12
 """Points of text: ticks, labels, the sentence above a figure."""
 
 
-def theme_of(artist: Axes | Figure) -> Theme:
+def theme_of(artist: Axes | Figure | SubFigure) -> Theme:
     """The theme that suits the background of a figure or of an axis in it, whoever made it."""
     from matplotlib.colors import to_rgba
 
-    assert artist.figure is not None
+    figure = artist.get_figure(root=True)
+    assert figure is not None
     # Green looks brightest and blue darkest; a transparent figure is on a light page.
-    red, green, blue, alpha = to_rgba(artist.figure.get_facecolor())
+    red, green, blue, alpha = to_rgba(figure.get_facecolor())
     return DARK if alpha > 0 and 0.3 * red + 0.6 * green + 0.1 * blue < 0.4 else LIGHT
 
 

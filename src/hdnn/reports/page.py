@@ -113,7 +113,7 @@ def report(
 
         if beside is not None or lead is not None:
             raise HdnnError("beside and lead are for models of tables and images: leave them out")
-        return _fill(
+        return fill(
             "system.html.j2",
             **system.content(system.inputs_of_arrays(identified, X, y, name)),
         )
@@ -154,7 +154,7 @@ def report_of_run(folder: str | os.PathLike[str], compare: bool = False) -> Repo
 
         if compare:
             raise HdnnError(f"{folder} is a run of hdnn identify: its report always compares")
-        return _fill("system.html.j2", **system.content(system.inputs_of_run(Path(folder))))
+        return fill("system.html.j2", **system.content(system.inputs_of_run(Path(folder))))
     return render(inputs_of_run(Path(folder), compare))
 
 
@@ -292,7 +292,7 @@ def render(inputs: ReportInputs) -> Report:
     """The page of what was collected; a new section is a function of `sections` and a macro."""
     with np.errstate(all="ignore"):  # states of a run that diverged are not finite
         content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
-    return _fill(
+    return fill(
         "report.html.j2",
         title=words.title(inputs.model, inputs.name),
         lead=inputs.lead,
@@ -303,7 +303,16 @@ def render(inputs: ReportInputs) -> Report:
     )
 
 
-def _fill(template: str, **values: Any) -> Report:
+def fill(template: str, **values: Any) -> Report:
+    """The page of a template.
+
+    Args:
+        template: its file.
+        **values: what it shows.
+
+    Returns:
+        The page.
+    """
     environment = Environment(
         loader=PackageLoader("hdnn.reports"),
         autoescape=True,

@@ -14,8 +14,9 @@ import hdnn
 
 ROOT = Path(hdnn.__file__).parent
 CORE = (
-    *("errors", "testing", "files", "threads", "program", "fields", "ode", "schemes", "kernels"),
-    *("backends", "networks", "zoo", "statespace", "control", "models", "refinement", "analysis"),
+    *("errors", "notebooks", "testing", "files", "threads", "program", "fields", "ode", "schemes"),
+    *("kernels", "backends", "networks", "zoo", "statespace", "control", "models", "refinement"),
+    "analysis",
 )
 APPLICATION = (
     *("application", "progress", "config", "data", "robots", "training"),

@@ -121,6 +121,28 @@ def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
     return figure
 
 
+def given_or_new(axis: Axes | None, height: float = 3.2) -> Axes:
+    """An axis to draw on; a new one belongs to pyplot, which shows it.
+
+    Args:
+        axis: taken as it is; None makes a new one.
+        height: of a new one, in inches.
+
+    Returns:
+        The axis.
+
+    >>> from hdnn import plots
+    >>> axis = plots.new_figure(4, 3).subplots()
+    >>> plots.given_or_new(axis) is axis
+    True
+    """
+    if axis is not None:
+        return axis
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(6.4, height), layout="constrained")[1]
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) -> None:
     """Write a figure, atomically; the ending of the path chooses the format.
 

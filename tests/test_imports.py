@@ -14,12 +14,23 @@ import hdnn
 
 ROOT = Path(hdnn.__file__).parent
 CORE = (
-    *("errors", "notebooks", "testing", "files", "threads", "program", "fields", "ode", "schemes"),
-    *("kernels", "backends", "networks", "zoo", "statespace", "control", "models", "refinement"),
+    *("errors", "notebooks", "progress", "testing", "files", "threads", "program", "fields"),
+    *(
+        "ode",
+        "schemes",
+        "kernels",
+        "backends",
+        "networks",
+        "zoo",
+        "statespace",
+        "control",
+        "models",
+        "refinement",
+    ),
     "analysis",
 )
 APPLICATION = (
-    *("application", "progress", "config", "data", "robots", "training"),
+    *("application", "config", "data", "robots", "training"),
     *("identification", "estimators"),
     *("plots", "reports", "playground", "paper", "cli"),
 )

@@ -19,6 +19,7 @@ from hdnn.analysis.recurrent import state_space_checks
 from hdnn.analysis.watch import undisturbed
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.networks import HamiltonianNetwork, without_autocast
+from hdnn.progress import track
 from hdnn.statespace import StateSpace
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ def _certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
         context = Context(net, y)
         checks = [finite(context)]
         if checks[0].holds:
-            checks += [check(context) for check in others]
+            checks += [check(context) for check in track(others, "checking statements")]
     title = " ".join(net.extra_repr().split())
     dtype = str(context.dtype).removeprefix("torch.")
     return Certificate(title, context.samples, dtype, tuple(checks))

@@ -20,6 +20,7 @@ from hdnn.models import Model
 from hdnn.plots.regions import draw_flows
 from hdnn.plots.robots import distances, ways
 from hdnn.plots.style import LARGE, NORMAL, inline_svg
+from hdnn.progress import track
 from hdnn.reports import sections
 from hdnn.reports.page import Report, ReportInputs, fill
 
@@ -110,7 +111,8 @@ def demo_page(inputs: DemoInputs) -> Report:
     """
     first, second = inputs.models.values()
     shown = ReportInputs("the Swiss roll", first, inputs.X, inputs.y, beside=second)
-    content = {name: getattr(sections, name)(shown) for name in ("flow", "gradients")}
+    parts = track(("flow", "gradients"), "making the page, sections")
+    content = {name: getattr(sections, name)(shown) for name in parts}
     return fill(
         "demo.html.j2",
         title=TITLE,

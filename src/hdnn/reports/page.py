@@ -23,6 +23,7 @@ from hdnn.errors import FileFormatError, HdnnError, shortened
 from hdnn.files import atomic, read_json
 from hdnn.models import Model
 from hdnn.plots.style import DARK, LIGHT, check_path
+from hdnn.progress import Meter, track
 from hdnn.reports import sections, words
 from hdnn.training.build import build
 from hdnn.training.evaluation import metric_text
@@ -281,7 +282,9 @@ def _train_resnet(config: Config, data: Dataset) -> Model:
     # A network without a step has no T of its own: the ResNet gets the usual one.
     timed = network.T is not None or network.step is not None
     resnet = build(network.replace(architecture="ResNet", T=network.T if timed else 1.2), data)
-    Trainer(resnet, config.training).fit(data)
+    meter, epochs = Meter("training the ResNet"), config.training.epochs
+    callbacks = [lambda trainer, record: meter(record.epoch, epochs)]
+    Trainer(resnet, config.training, callbacks).fit(data)
     return resnet
 
 
@@ -291,7 +294,8 @@ def _train_resnet(config: Config, data: Dataset) -> Model:
 def render(inputs: ReportInputs) -> Report:
     """The page of what was collected; a new section is a function of `sections` and a macro."""
     with np.errstate(all="ignore"):  # states of a run that diverged are not finite
-        content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
+        parts = track(SECTIONS, "making the report, sections")
+        content = {name: getattr(sections, name)(inputs) for name in parts}
     return fill(
         "report.html.j2",
         title=words.title(inputs.model, inputs.name),

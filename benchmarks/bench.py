@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         records["cases"] = [measure(case, seconds, jax) for case in selected]
     else:
         records["cases"] = [measure(case, seconds, jax) for case in CASES]
-        records["training"] = measure_training()
+        records["training"] = measure_training(jax)
         records["memory"] = measure_memory()
         records["sweep"] = [measure(case, seconds / 2) for case in SWEEP]
     if options.json:

@@ -32,8 +32,8 @@ LINES = {
     "lean": (2, "lean memory"),
 }
 """Of the figure: numbers in the palette, and labels."""
-README_ROWS = (0, 5, 7, 10)
-"""One small network, an ensemble, images, and a network too wide for the kernels."""
+README_ROWS = (0, 5, 7, 9, 11, 14)
+"""A small network, an ensemble, a shallow one, one sample, images, and a wide network."""
 
 
 def load(name: str) -> dict[str, Any]:
@@ -80,18 +80,27 @@ def readme_table(records: dict[str, Any]) -> str:
         jax = row.filter(like="jax").dropna().astype(float)
         best = f"{times(jax.min())} ({jax.idxmin().removeprefix('jax ')})" if len(jax) else "-"
         rows.append([work, row.hdnn, best, times(row.loop)])
-    trained = records["training"]
-    seconds, whole = trained["seconds"], f"H1, 64 layers, {trained['epochs']} epochs"
+    seconds, epochs = (records["training"][key] for key in ("seconds", "epochs"))
+    jax = {name: seconds[name] / seconds["joint"] for name in seconds if name.startswith("jax")}
+    best = min(jax, key=lambda name: jax[name])
+    whole = f"a whole training of H1, 64 layers, {epochs} epochs"
+    peers = f"{times(jax[best])} ({best.removeprefix('jax ')})", "-"
+    rows.append([f"{whole}, joint", f"{seconds['joint']:.2g} s", *peers])
     ratio = f"{seconds['eager'] / seconds['single']:.0f}x"
-    rows.append([f"a whole training of {whole}", f"{seconds['single']:.2g} s", "-", ratio])
+    rows.append([f"{whole}, coordinate", f"{seconds['single']:.2g} s", "-", ratio])
     return markdown(["work", "hdnn", "strongest JAX", "plain PyTorch"], rows, left=1)
 
 
 def training_table(records: dict[str, Any]) -> str:
-    """Whole trainings, by hdnn and by eager PyTorch."""
-    own, eager = (records["training"]["seconds"][key] for key in ("single", "eager"))
-    cells = [f"{own:.3f} s", f"{eager:.1f} s", f"{eager / own:.0f}x"]
-    return markdown(["hdnn", "plain PyTorch", "ratio"], [cells], left=3)
+    """Whole trainings, by hdnn and by others."""
+    seconds = records["training"]["seconds"]
+    jax = [name for name in seconds if name.startswith("jax")]
+    rows = [["coordinate descent", f"{seconds['single']:.3f} s", *("-" for _ in jax)]]
+    rows[0].append(f"{seconds['eager'] / seconds['single']:.0f}x")
+    ratios = [times(seconds[name] / seconds["joint"]) for name in jax]
+    rows.append(["joint", f"{seconds['joint']:.3f} s", *ratios, "-"])
+    heads = ["training", "hdnn", *(name.replace("jax", "JAX") for name in jax), "plain PyTorch"]
+    return markdown(heads, rows, left=1)
 
 
 def crossover_table(records: dict[str, Any]) -> str:

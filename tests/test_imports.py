@@ -36,7 +36,10 @@ APPLICATION = (
 )
 LEVEL = {name: level for level, name in enumerate((*CORE, *APPLICATION))}
 PACKAGES = {"torch", "numpy", "safetensors", "hdnn", *sys.stdlib_module_names}
-OPTIONAL = {"models/onnx_export.py": {"onnx", "onnx_ir", "onnxruntime"}}
+OPTIONAL = {
+    "models/onnx_export.py": {"onnx", "onnx_ir", "onnxruntime"},
+    "models/onnx_graph.py": {"onnx"},  # itself imported where it is used
+}
 """What these files import where it is used, beyond what their level may."""
 MODULES = {
     path.relative_to(ROOT).as_posix(): path

@@ -68,9 +68,13 @@ _COMPILED = ("fused", "fused compiled", "compile")
 CASES = (
     *(Case("small", a, 4, 64, 125, peers=_SMALL) for a in ("H1", "MS1", "MS3")),
     *(Case("ensemble", a, 4, 64, 125, ensemble=16, peers=_SMALL) for a in ("H1", "MS1", "MS3")),
+    *(Case("shallow", "H1", 4, layers, 125, peers=_SMALL) for layers in (4, 16)),
+    Case("shallow", "H1", 8, 16, 32, peers=_SMALL),
+    Case("few", "H1", 64, 64, 1, peers=_SMALL),
     Case("medium", "H1", 32, 64, 125, peers=_SMALL),
     *(Case("images", a, 8, 16, 100, pixels=(28, 28), peers=_SMALL) for a in ("H2", "MS1")),
     Case("wide", "H1", 64, 64, 4096, peers=("auto", "loop", "reference")),
+    Case("wide", "H1", 128, 16, 1000, peers=("auto", "jax", "loop", "reference")),
     Case("wide", "H1", 256, 16, 4096, peers=("auto", "loop", "reference", "lean")),
     # Apart: the fewer peers in a round, the closer in time they are measured.
     Case("compiled", "H1", 4, 64, 125, peers=_COMPILED),
@@ -88,6 +92,6 @@ CROSSOVERS = tuple(
     Case("crossovers", architecture, n, layers, batch)
     for architecture in ("H1", "MS1", "H2")
     for batch, layers in ((125, 64), (1024, 16))
-    for n in (32, 48, 64, 96, 128)
+    for n in (64, 96, 128, 256, 512)
 )
 """Up to which width the kernels win: the numbers behind the choice of `backend="auto"`."""

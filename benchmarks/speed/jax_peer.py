@@ -1,11 +1,12 @@
 """The peer in JAX: a worker for an environment with jax and numpy, such as ``jax==0.4.31``.
 
 JAX programs of one network differ in speed by a factor of four, and which is fastest differs by
-version. So the worker tries several forms and times the strongest. All of them scan over the layers
-and return y_N and the gradients of y_0, K and b; the state is (n, samples), as XLA vectorizes the
-last axis. Small products are fastest as sums of broadcasts; as autodiff's gradient of these is
-slow, a custom one computes the gradient of the matrix by a reduction or a matrix product. Networks
-of an ensemble and samples of images are split over the devices.
+version. So the worker tries several forms and times the strongest. All of them return y_N and the
+gradients of y_0, K and b. Layers are scanned, or written out where there are few; the state is (n,
+samples), as XLA vectorizes the last axis, or (samples, n). Small products are fastest as sums of
+broadcasts; as autodiff's gradient of these is slow, a custom one computes the gradient of the
+matrix by a reduction or a matrix product. Networks of an ensemble and samples of images are split
+over the devices.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class Form(NamedTuple):
     """How a case is written in JAX.
 
     Args:
-        product: how W x is computed, by name in `PRODUCTS`.
-        unroll: layers in one iteration of the scan.
+        product: how W x is computed, by name in `PRODUCTS`; the state of "rows" is (samples, n).
+        unroll: layers in one iteration of the scan; None is a Python loop over all of them.
         checkpoint: whether the backward pass recomputes layers.
         block: samples that pass through all layers together; None is all.
     """
 
     product: str
-    unroll: int = 1
+    unroll: int | None = 1
     checkpoint: bool = False
     block: int | None = None
 
@@ -60,20 +61,25 @@ def _custom(outer: Function) -> Function:
 
 PRODUCTS: dict[str, Function] = {
     "matmul": lambda W, x: W @ x,
+    "rows": lambda W, x: x @ W.T,
     "sums, reduced gradient": _custom(lambda g, x: (g[:, None] * x).sum(-1)),
     "sums, matmul gradient": _custom(lambda g, x: g @ x.T),
 }
 
 
 def forms(case: Record) -> list[Form]:
-    """Those worth trying: each kind was the fastest for some network of results.json.
+    """Those worth trying: each kind was the fastest for some network.
 
-    Others never were: autodiff's gradient of sums, images in one piece or on one device, and
-    single networks that are split over devices.
+    Others never were: autodiff's gradient of sums, a vmap over samples, images in one piece or on
+    one device, and single networks that are split over devices.
     """
-    products = PRODUCTS if case["width"] <= 8 else ["matmul"]
+    small = [name for name in PRODUCTS if name not in ("matmul", "rows")]
+    products = ["matmul", *(small if case["width"] <= 8 else [])]
     if not case["pixels"]:
-        return [Form(product, unroll=unroll) for product in products for unroll in (1, 2)]
+        halves = case["architecture"].startswith("MS")  # which are rows of a state (n, samples)
+        products += [] if halves or case["ensemble"] or case["width"] < 16 else ["rows"]
+        unrolls = (1, 2, *([None] if case["layers"] <= 16 else []))
+        return [Form(product, unroll=unroll) for product in products for unroll in unrolls]
     return [
         Form(product, checkpoint=checkpoint, block=block)
         for product in products
@@ -89,7 +95,7 @@ def forward(case: Record, form: Form) -> Function:
     J = np.asarray(h * (J - J.T), np.float32)
 
     def squash(W: Any, x: Any, b: Any) -> Any:
-        return jnp.tanh(multiply(W, x) + b[:, None])
+        return jnp.tanh(multiply(W, x) + (b if form.product == "rows" else b[:, None]))
 
     def whole(y: Any, K: Any, A: Any, b: Any) -> Any:
         return y + multiply(A, squash(K, y, b))
@@ -112,7 +118,12 @@ def forward(case: Record, form: Form) -> Function:
     def run(x: Any, K: Any, b: Any) -> Any:
         A = h * K.swapaxes(1, 2) if name.startswith("MS") else J @ K.swapaxes(1, 2)
         start = (x[:half], x[half:]) if name.startswith("MS") else x
-        out, _ = lax.scan(body, start, (K, A, b), unroll=form.unroll)
+        if form.unroll is None:
+            out = start
+            for j in range(case["layers"]):
+                out = layer(out, K[j], A[j], b[j])
+        else:
+            out, _ = lax.scan(body, start, (K, A, b), unroll=form.unroll)
         return jnp.concatenate(out) if name.startswith("MS") else out
 
     return run
@@ -174,7 +185,11 @@ def build(case: Record, form: Form, arrays: list[Any]) -> tuple[Function, Functi
         compiled = jax.pmap(summed, axis_name="device")
         join = lambda r: [_join(r[0]), _join(r[1]), r[2][0], r[3][0]]  # noqa: E731
     else:
-        inputs, compiled, join = [jnp.asarray(a) for a in arrays], jax.jit(function), list
+        rows = form.product == "rows"
+        x, K, b, g = arrays
+        arrays = [x.T, K, b, g.T] if rows else arrays
+        inputs, compiled = [jnp.asarray(a) for a in arrays], jax.jit(function)
+        join = lambda r: [r[0].T, r[1].T, *r[2:]] if rows else list(r)  # noqa: E731
     return lambda: jax.block_until_ready(compiled(*inputs)), join
 
 

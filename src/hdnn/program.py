@@ -168,6 +168,8 @@ class Program:
     """Whether some step is a flow, which only the reference backend computes."""
     widest: int = field(init=False, repr=False)
     """The width of the state, or of the hidden units where there are more."""
+    has_signs: bool = field(init=False, repr=False)
+    """Whether some hidden units count negatively, which explicit matrices hold."""
     obstacle: str | None = field(init=False, repr=False)
     """Why no kernel knows this form, whatever the numbers, or None."""
     _shapes: dict[str, tuple[tuple[int, ...], ...]] = field(init=False, repr=False)
@@ -178,6 +180,7 @@ class Program:
         object.__setattr__(self, "has_flows", len(stages) < len(self.steps))
         widest = max(self.layout.width, *(stage.W.units for stage in stages), 0)
         object.__setattr__(self, "widest", widest)
+        object.__setattr__(self, "has_signs", any(s.signs is not None for s in stages))
         object.__setattr__(self, "obstacle", self._obstacle())
         lead, layers = self.layout.lead, self.layers
         shapes = [((*lead, layers, size), (*lead, 1, size)) for size in self.sizes]
@@ -221,8 +224,8 @@ class Program:
                     f"the parameters of {name} must have shape {own}, or {shared} if all layers "
                     f"share them, got {tuple(tensor.shape)}; build a network of that size instead"
                 )
-        lead = self.layout.lead
         if isinstance(h, Tensor):
+            lead = self.layout.lead
             several = per_sample and h.ndim == len(lead) + 2
             shape = (*h.shape[:-2], h.shape[-1]) if several else tuple(h.shape)
             if shape not in ((layers,), (*lead, layers)):
@@ -231,16 +234,12 @@ class Program:
             raise HdnnError(f"J must be a tensor, got a {type(S).__name__}")
         if S is None or S.shape == (n, n):
             return
+        lead = self.layout.lead
         if S.shape[-2:] != (n, n) or S.shape[:-2] not in ((layers,), (*lead, layers), (*lead, 1)):
             raise HdnnError(
                 f"J must be {(n, n)}, or have such a matrix for each of {layers} layers, got "
                 f"{tuple(S.shape)}"
             )
-
-    @property
-    def has_signs(self) -> bool:
-        """Whether some hidden units count negatively, which explicit matrices hold."""
-        return any(stage.signs is not None for stage in self.stages)
 
     @property
     def invertible(self) -> bool:

@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
 import hdnn
 from catalog import OWN, build
+from hdnn.kernels import native
 from skips import needs_kernels
 from twins import CATALOG, Net, agree, derivatives, twin
 
@@ -231,6 +233,104 @@ def test_the_graph_keeps_nothing_but_the_inputs(name: str) -> None:
         net(y)
     inputs = (y, *net.values()[1:4])  # theta, beta and, where there is one, J
     assert {t.data_ptr() for t in saved} == {t.data_ptr() for t in inputs if t is not None}
+
+
+# --- activations that the forward pass keeps for the backward pass --------------------------------
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of every backward pass of the kernels, whether it got the activations."""
+    library, passes = native.library(), []
+    backward = library.hdnn_backward
+
+    def observed(*arguments: Any) -> Any:
+        passes.append(arguments[4] is not None)
+        return backward(*arguments)
+
+    monkeypatch.setattr(library, "hdnn_backward", observed)
+    return passes
+
+
+DEEP: dict[str, Any] = {"layers": 40, "dtype": torch.float32, "backend": "fused"}
+
+
+def gradients(out: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(out.square().sum(), inputs, retain_graph=True)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_the_same_bits_whether_activations_are_kept_or_not(name: str, kept: list[bool]) -> None:
+    """They are used once, and more graphs are alive than there is memory for."""
+    net = CATALOG[name](features=6, **DEEP)
+    states = [torch.randn(1001, 6, dtype=torch.float32, requires_grad=True) for _ in range(6)]
+    inputs = [(y, *net.parameters()) for y in states]
+    alone = [gradients(net(y), *own) for y, own in zip(states, inputs, strict=True)]
+    assert kept == [True] * 6
+    outs = [net(y) for y in states]
+    for k in (3, 0, 5, 2, 1, 4, 3, 0, 5):
+        for mine, expected in zip(gradients(outs[k], *inputs[k]), alone[k], strict=True):
+            assert torch.equal(mine, expected)
+    assert kept[6:].count(True) == 4
+    with torch.no_grad():
+        assert all(torch.equal(net(y), out) for y, out in zip(states, outs, strict=True))
+
+
+def hooked(net: Net, y: Tensor) -> None:
+    with torch.autograd.graph.saved_tensors_hooks(Tensor.clone, Tensor.clone):
+        out = net(y)
+    out.sum().backward()
+
+
+def changed(net: Net, y: Tensor) -> None:
+    x = y * 1
+    out = net(x)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="inplace"):
+        out.sum().backward()
+
+
+def without(net: Net, y: Tensor) -> None:
+    net(y).sum().backward()
+    with torch.no_grad():
+        net(y)
+
+
+ENDS: dict[str, tuple[Callable[[Net, Tensor], object], list[bool]]] = {
+    "backward": (lambda net, y: net(y).sum().backward(), [True]),
+    "no backward": (lambda net, y: net(y), []),
+    "twice": (lambda net, y: [gradients(out, y) for out in [net(y)] * 2], [True, False]),
+    "no gradients": (without, [True]),
+    "double": (lambda net, y: torch.autograd.grad(net(y).sum(), y, create_graph=True), []),
+    "error": (changed, []),
+    "hooks": (hooked, [False]),
+    "checkpoint": (
+        lambda net, y: checkpoint(net, y, use_reentrant=False).sum().backward(),
+        [False],
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_however_a_graph_ends_another_has_its_memory(end: str, kept: list[bool]) -> None:
+    net, y = build("H1", **DEEP), torch.randn(301, 4, dtype=torch.float32, requires_grad=True)
+    run, expected = ENDS[end]
+    for _ in range(6):
+        run(net, y)
+    assert kept == expected * 6
+    net(y).sum().backward()
+    assert kept[-1]
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (100_000, 4)], ids=["few", "many"])
+def test_few_and_many_activations_are_computed_again(
+    shape: tuple[int, ...], kept: list[bool]
+) -> None:
+    """A buffer for few takes as long; those of many would grow with samples and depth."""
+    net, y = build("H1", **DEEP), torch.randn(shape, dtype=torch.float32, requires_grad=True)
+    net(y).sum().backward()
+    assert kept == [False]
 
 
 MEMORY = """

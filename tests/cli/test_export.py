@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import hdnn
 from commands import Trained, command, done, fails, record
 
 
-@pytest.mark.slow  # torch takes seconds to export
 def test_export_says_what_goes_in_and_comes_out(mail: Trained) -> None:
     text = done("export", mail.run, "--out", "mail.onnx", "--no-check").stdout
     assert "not compared with hdnn" in text
@@ -21,6 +18,8 @@ def test_export_says_what_goes_in_and_comes_out(mail: Trained) -> None:
     assert {name: shape[-1] for name, shape in written["outputs"].items()} == {"probabilities": 2}
     assert all(name in text for name in (*written["inputs"], *written["outputs"]))
     assert Path("b.onnx").read_bytes() == Path("mail.onnx").read_bytes()
+    done("export", mail.run, "--out", "scan.onnx", "--no-check", "--unroll", "0")
+    assert [b"Scan" in Path(name).read_bytes() for name in ("b.onnx", "scan.onnx")] == [False, True]
 
 
 def test_what_is_no_model_is_not_exported(roll: Path) -> None:

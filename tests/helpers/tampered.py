@@ -340,6 +340,7 @@ def watch() -> None:
     By hooks of all modules, so that every call of every program is watched.
     """
     library, notes = native.library(), []
+    native.LEAST = 0  # the activations of these small networks are kept, too
 
     def count(forward: Any, place: int) -> Any:
         def counted(*arguments: Any) -> Any:

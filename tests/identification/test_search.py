@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+import hdnn
 from hdnn.data import Recordings, load_recordings
 from hdnn.data.recordings import Parts
 from hdnn.errors import HdnnError
-from hdnn.identification import Identification, IdentificationConfig, identify
+from hdnn.identification import Identification, IdentificationConfig, identify, search
 from hdnn.identification.search import _Task
-from hdnn.identification.simulation import free_run
+from hdnn.identification.simulation import free_run, scored, simulate
 
 QUICK = IdentificationConfig(states=2, units=4, iterations=4, restarts=1)
 
@@ -188,3 +189,23 @@ def test_the_test_part_changes_no_model() -> None:
     for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b)
     assert first.fits["test"] != second.fits["test"]
+
+
+def test_the_last_fit_learns_from_the_validation_part_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits on the parts that were left out until then are those of the model that was chosen."""
+    parts = Parts(TANKS, TEST)
+    after = identify(parts, QUICK)
+    monkeypatch.setattr(search, "LAST_ITERATIONS", 0)
+    before = identify(parts, QUICK)
+    for part in ("train", "validation"):
+        assert after.fits[part] == before.fits[part]
+    assert after.candidates == tuple(
+        old | {"seconds": new["seconds"]}
+        for old, new in zip(before.candidates, after.candidates, strict=True)
+    )
+
+    def error(model: hdnn.StateSpace) -> float:
+        return scored(parts.estimation, simulate(model, parts.estimation)).rmse[0]
+
+    assert error(after.model) < error(before.model)
+    assert error(after.linear) <= error(before.linear)

@@ -57,16 +57,21 @@ class Network {
   ~Network() { hdnn_plan_free(plan); }
   Network(const Network &) = delete;
 
-  // Forward, backward and Jacobians.
+  // Forward, backward with and without the activations of the way forward, and Jacobians.
   Bits passes(int64_t threads) const {
     std::vector<T> out(x.size()), gx(x.size()), gtheta(theta.size()), gbeta(beta.size());
     const hdnn_values values = {theta.data(), beta.data(), S.data(), h};
-    hdnn_forward(plan, &values, x.data(), out.data(), threads);
-    hdnn_backward(plan, &values, x.data(), gout.data(), gx.data(), gtheta.data(), gbeta.data(),
-                  threads);
+    std::vector<T> kept(hdnn_plan_activations(plan) / sizeof(T));
     Bits bits;
-    bits.add(out), bits.add(gx), bits.add(gtheta), bits.add(gbeta);
-    hdnn_backward(plan, &values, x.data(), gout.data(), gx.data(), nullptr, nullptr, threads);
+    void *const buffers[] = {kept.data(), nullptr};
+    for (void *activations : buffers) {
+      hdnn_forward(plan, &values, x.data(), out.data(), activations, threads);
+      hdnn_backward(plan, &values, x.data(), gout.data(), activations, gx.data(), gtheta.data(),
+                    gbeta.data(), threads);
+      bits.add(out), bits.add(gx), bits.add(gtheta), bits.add(gbeta);
+    }
+    hdnn_backward(plan, &values, x.data(), gout.data(), nullptr, gx.data(), nullptr, nullptr,
+                  threads);
     bits.add(gx);
     if (points == B) {
       const int64_t depths[] = {0, L / 2, L};

@@ -114,13 +114,14 @@ def test_odd_widths_and_any_number_of_hidden_units(n: int, units: int) -> None:
 class Periodic:
     """A network of 6 layers, of which layer j has the parameters of layer j % period."""
 
-    def __init__(self, name: str, period: int) -> None:
-        self.net, self.layers = build(name, layers=6), [j % period for j in range(6)]
+    def __init__(self, name: str, period: int, samples: int = 301, n: int = 4) -> None:
+        self.net = build(name, layers=6, features=n)
+        self.layers = [j % period for j in range(6)]
         self.J = None if name == "MS2" else self.net.J.contiguous()  # MS2: y' = tanh(K y + b)
         sizes = (p.shape[-1] for p in self.net.field.weights.parameters())
         self.theta, self.beta = (torch.randn(period, size) / 2 for size in sizes)
-        self.x, self.gout = torch.randn(2, 301, 4)
-        self.plan = native.Plan(self.net.program, 8, (301, 4), period)
+        self.x, self.gout = torch.randn(2, samples, n)
+        self.plan = native.Plan(self.net.program, 8, (samples, n), period)
 
     def by_torch(self) -> tuple[Tensor, ...]:
         """y_N, and its gradients with respect to the state, theta and beta."""
@@ -135,26 +136,35 @@ class Periodic:
         library, (x, gout) = native.library(), (self.x.data_ptr(), self.gout.data_ptr())
         numbers = (None if t is None else t.data_ptr() for t in (self.theta, self.beta, self.J))
         values, out = native.Addresses(*numbers, self.net.h), torch.empty_like(self.x)
-        native.check(library.hdnn_forward(self.plan.handle, values, x, out.data_ptr(), 2))
+        native.check(library.hdnn_forward(self.plan.handle, values, x, out.data_ptr(), None, 2))
         grads = [torch.full_like(t, torch.nan) for t in (self.x, self.theta, self.beta)]
         into = (g.data_ptr() if want else None for g, want in zip(grads, wanted, strict=True))
-        native.check(library.hdnn_backward(self.plan.handle, values, x, gout, *into, 2))
+        native.check(library.hdnn_backward(self.plan.handle, values, x, gout, None, *into, 2))
         return [out, *grads]
 
 
+every_shape = pytest.mark.parametrize("shape", [(301, 4), (3, 18)], ids=["many", "few"])
+
+
+@every_shape
 @pytest.mark.parametrize("period", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("name", ["H1", "H2", "MS2"])
-def test_parameters_of_layers_repeat_with_the_period(name: str, period: int) -> None:
-    periodic = Periodic(name, period)
+def test_parameters_of_layers_repeat_with_the_period(
+    name: str, period: int, shape: tuple[int, int]
+) -> None:
+    periodic = Periodic(name, period, *shape)
     for mine, exact in zip(periodic.by_kernels(), periodic.by_torch(), strict=True):
         assert error(mine, exact) <= 1e-13
 
 
+@every_shape
 @pytest.mark.parametrize("wanted", list(itertools.product((False, True), repeat=3)))
 @pytest.mark.parametrize("name", ["H1", "MS2"])
-def test_gradients_that_are_not_wanted_are_left_alone(name: str, wanted: tuple[bool, ...]) -> None:
+def test_gradients_that_are_not_wanted_are_left_alone(
+    name: str, wanted: tuple[bool, ...], shape: tuple[int, int]
+) -> None:
     """And the others have the same bits."""
-    periodic = Periodic(name, 6)
+    periodic = Periodic(name, 6, *shape)
     out, *everything = periodic.by_kernels()
     again, *some = periodic.by_kernels(wanted)
     assert torch.equal(again, out)

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         (1500, 16),
     ),
     "small images": ({"name": "H1", "channels": 8, "layers": 30}, (700, 8, 2, 2)),
+    "few rows": ({"name": "H2", "features": 64, "layers": 64, "ensemble": 32}, (32, 2, 64)),
     "deep": ({"name": "MS1", "features": 8, "layers": 900}, (200, 8)),
 }
 """All large enough to be shared among threads."""
@@ -90,6 +91,20 @@ def test_four_threads_at_once() -> None:
         list(pool.map(lambda _: barrier.wait(timeout=30), range(4)))  # all four are there
         for (name, _), results in zip(jobs, pool.map(run, jobs), strict=True):
             agree(results, expected[name], 0.0)
+
+
+def test_one_graph_from_four_threads() -> None:
+    """Its kept activations serve those who find them; the others compute them again."""
+    net, y, weight = case("rows", torch.float32)
+    inputs = [y.requires_grad_(), *net.parameters()]
+
+    def gradients(out: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(out, inputs, weight, retain_graph=True))
+
+    expected = gradients(net(y))
+    with threads(2), ThreadPoolExecutor(4) as pool:
+        for found in pool.map(gradients, [net(y)] * 8):
+            assert all(map(torch.equal, found, expected))
 
 
 LARGE = """

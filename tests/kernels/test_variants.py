@@ -14,7 +14,12 @@ from skips import needs_kernels
 
 pytestmark = [needs_kernels, pytest.mark.slow]
 HERE = Path(__file__).parent
-TESTS = ("kernels/test_native.py", "kernels/test_passes.py", "training/test_compiled.py")
+TESTS = (
+    "kernels/test_native.py",
+    "kernels/test_passes.py",
+    "kernels/test_few.py",
+    "training/test_compiled.py",
+)
 
 
 @pytest.mark.parametrize("variant", ["baseline", "avx2"])

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import hdnn
 from catalog import IMPLICIT, build, skew
 from hdnn.errors import HdnnError
-from hdnn.fields import Activation, EnergyField, HamiltonianField, Weights
+from hdnn.fields import ACTIVATIONS, Activation, EnergyField, HamiltonianField, Weights
 from hdnn.models.onnx_export import ScannedNetwork
 from hdnn.schemes import RK4
 from hdnn.zoo import ARCHITECTURES
@@ -26,10 +26,16 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime runs what i
 
 pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
 
+from hdnn.models import onnx_graph  # noqa: E402
+
 
 def mostly_slow(names: Iterable[str], fast: str) -> list[Any]:
-    """An export takes about a second: one of each kind is fast enough for `make test`."""
+    """Torch's exporter takes about a second: one is fast enough for `make test`."""
     return [pytest.param(n, marks=() if n == fast else pytest.mark.slow) for n in names]
+
+
+def operators(graph: Any) -> list[str]:
+    return [node.op_type for node in graph.node]
 
 
 def run(path: Path, x: Tensor) -> Tensor:
@@ -66,10 +72,23 @@ NETWORKS: dict[str, Callable[[], hdnn.HamiltonianNetwork]] = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(NETWORKS, fast="H1"))
-def test_networks_compute_the_same_for_any_batch(name: str, tmp_path: Path) -> None:
+BY_TORCH = {"MS3, convolution", "RK4, steps", "own activation"}
+
+
+@pytest.mark.parametrize(
+    ("name", "unroll"),
+    [
+        pytest.param(name, unroll, marks=pytest.mark.slow if name in BY_TORCH else ())
+        for name in NETWORKS
+        for unroll in (0, 64)
+        if unroll or name not in BY_TORCH
+    ],
+)
+def test_networks_compute_the_same_for_any_batch(name: str, unroll: int, tmp_path: Path) -> None:
     net = NETWORKS[name]()
-    export = hdnn.export_onnx(net, tmp_path / "net.onnx")
+    export = hdnn.export_onnx(net, tmp_path / "net.onnx", unroll=unroll)
+    scanned = net.layers > 0 and (name in BY_TORCH or net.layers > unroll)
+    assert ("Scan" in operators(onnx.load(export.path).graph)) == scanned
     tolerance = 1e-5 if next(net.parameters()).dtype == torch.float32 else 1e-12
     for batch in (1, 6):
         y = states(net, batch)
@@ -78,11 +97,10 @@ def test_networks_compute_the_same_for_any_batch(name: str, tmp_path: Path) -> N
     assert 0 <= (export.deviation or 0) <= tolerance
 
 
-@pytest.mark.slow
-def test_the_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
+def test_a_scanned_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
     def nodes_and_size(layers: int, shared: bool) -> tuple[int, int]:
         net = build("MS3", layers=layers, time_invariant=shared)
-        export = hdnn.export_onnx(net, tmp_path / "net.onnx")
+        export = hdnn.export_onnx(net, tmp_path / "net.onnx", unroll=0)
         return len(onnx.load(export.path).graph.node), export.size
 
     assert nodes_and_size(2, False)[0] == nodes_and_size(256, False)[0]
@@ -92,6 +110,34 @@ def test_the_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
     assert b".py" not in (tmp_path / "net.onnx").read_bytes()  # nor where it was made
 
 
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_has_an_operator(name: str, tmp_path: Path) -> None:
+    net = build("FCNN", activation=name, layers=2, **FLOAT)
+    export = hdnn.export_onnx(net, tmp_path / "net.onnx")
+    assert b"Scan" not in export.path.read_bytes()  # torch would have written one
+    y = 3 * states(net, 50)
+    torch.testing.assert_close(run(export.path, y), net(y).detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [3, 4])
+def test_layers_are_written_out_up_to_a_number(layers: int, tmp_path: Path) -> None:
+    """Each with the weights that all layers share, which the file holds once."""
+    net = build("H1", layers=layers, time_invariant=True)
+    export = hdnn.export_onnx(net, tmp_path / "net.onnx", unroll=3)
+    graph = onnx.load(export.path).graph
+    assert operators(graph).count("Tanh") == (3 if layers == 3 else 0)
+    assert operators(graph).count("Scan") == (layers == 4)
+    assert sum(len(each.dims) == 2 for each in graph.initializer) == 3  # W, b and A
+    y = states(net, 2)
+    torch.testing.assert_close(run(export.path, y), net(y).detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("unroll", [-1, 2.5, "all", None, True])
+def test_a_wrong_number_of_layers_raises(unroll: Any, tmp_path: Path) -> None:
+    with pytest.raises(HdnnError, match="unroll is a number of layers"):
+        hdnn.export_onnx(build("H1"), tmp_path / "net.onnx", unroll=unroll)
+
+
 # --- models ---------------------------------------------------------------------------------------
 
 
@@ -99,8 +145,8 @@ def test_the_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
     ("task", "outputs", "mode"),
     [
         ("classification", 1, "append"),
-        pytest.param("classification", 3, "spread", marks=pytest.mark.slow),
-        pytest.param("regression", 2, "append", marks=pytest.mark.slow),
+        ("classification", 3, "spread"),
+        ("regression", 2, "append"),
     ],
 )
 def test_a_table_model_goes_from_raw_columns_to_predictions(
@@ -119,6 +165,15 @@ def test_a_table_model_goes_from_raw_columns_to_predictions(
     facts = {entry.key: entry.value for entry in onnx.load(export.path).metadata_props}
     assert json.loads(facts["columns"]) == model.feature_names
     assert json.loads(facts.get("labels", "null")) == model.classes
+
+
+def test_a_projection_and_two_networks_become_a_graph(tmp_path: Path) -> None:
+    first, second = (hdnn.network(name, features=4, layers=3, T=1.0) for name in ("MS1", "H2"))
+    blocks, projection = hdnn.models.Blocks(first, second), hdnn.models.Projection(7, 4)
+    model = hdnn.Model(blocks, 2, projection=projection, task="regression")
+    path, x = hdnn.export_onnx(model, tmp_path / "model.onnx", unroll=0).path, torch.randn(9, 7)
+    assert operators(onnx.load(path).graph).count("Scan") == 2
+    torch.testing.assert_close(run(path, x), model(x).detach(), rtol=1e-12, atol=1e-12)
 
 
 IMAGES: dict[str, dict[str, Any]] = {
@@ -154,7 +209,7 @@ STATE_SPACE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", mostly_slow(STATE_SPACE, fast="contracting"))
+@pytest.mark.parametrize("kind", STATE_SPACE)
 def test_sequences_and_steps_of_state_space_networks(kind: str, tmp_path: Path) -> None:
     """For any batch and any length; the file of a step is what a loop calls."""
     sizes = {"inputs": 2, "states": 4, "units": 5, "step": 0.3, "scale": 1.0}
@@ -205,13 +260,15 @@ def test_what_has_no_form_raises_with_the_reason(kind: str, tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["ForwardEuler", pytest.param("RK4", marks=pytest.mark.slow)])
 def test_a_file_that_computes_something_else_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advance = ScannedNetwork._advance
+    """Whether hdnn writes it or torch, which translates RK4."""
+    advance, stacks = ScannedNetwork._advance, onnx_graph._stacks
     monkeypatch.setattr(ScannedNetwork, "_advance", lambda *args: 1.01 * advance(*args))
-    net = build("H1")
+    monkeypatch.setattr(onnx_graph, "_stacks", lambda net: [1.01 * M for M in stacks(net)])
+    net = build("H1", scheme)
     with pytest.raises(HdnnError, match="differ"):
         hdnn.export_onnx(net, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())
@@ -219,7 +276,6 @@ def test_a_file_that_computes_something_else_is_not_written(
     assert (tmp_path / "net.onnx").is_file()
 
 
-@pytest.mark.slow
 def test_a_network_that_magnifies_rounding_is_exported(tmp_path: Path) -> None:
     net = build("H1", features=64, layers=128, T=10.0, dtype=torch.float32)
     export = hdnn.export_onnx(net, tmp_path / "net.onnx")

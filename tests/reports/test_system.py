@@ -53,7 +53,9 @@ def write(folder: Path) -> Path:
     data = RecordingsConfig(files=files, inputs=names[:2], outputs=names[2:], sampling_time=STEP)
     config = IdentifyConfig(data=data, identification=QUICK.replace(test=0.3))
     run = IdentificationRun.create(folder / "run", config)
-    run.identify()
+    with pytest.MonkeyPatch.context() as patch:  # so that all parts are of the same models
+        patch.setattr("hdnn.identification.search.LAST_ITERATIONS", 0)
+        run.identify()
     return run.folder
 
 

@@ -258,3 +258,36 @@ def test_large_output_layers_and_projections_go_through_autograd() -> None:
     net, data = joint_model(build("H1"), "logistic", 9), batches("logistic", 9)
     assert isinstance(make_loop(net, data, CONFIG), AutogradLoop)
     assert isinstance(make_loop(net, data, JOINT), CompiledLoop)
+
+
+@needs_kernels
+def test_an_epoch_begins_with_calls_as_long_as_the_last_one_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of the first epoch grow from one step; the third epoch is one call."""
+    data = joint_batches("squared", 4)
+    steps = -(-MANY // CONFIG.batch_size)
+    loop = make_loop(joint_model(build("H1"), "squared"), data, CONFIG)
+    assert isinstance(loop, CompiledLoop)
+    lengths: list[int] = []
+    epochs: list[list[int]] = []
+    run_batches = loop.compiled.training.run
+
+    def count(*args: Any) -> Any:
+        lengths.append(len(args[3]))
+        return run_batches(*args)
+
+    monkeypatch.setattr(compiled, "CALL_SECONDS", 10.0)
+    monkeypatch.setattr(loop.compiled.training, "run", count)
+    for number in range(3):
+        del lengths[:]
+        run(loop, 1, first=number)
+        epochs.append([*lengths])
+    assert all(sum(each) == steps for each in epochs)
+    assert epochs[0][:2] == [1, 2]
+    assert epochs[2] == [steps]
+    monkeypatch.setattr(compiled, "CALL_SECONDS", 0.0)  # no call may last any longer
+    run(loop, 1, first=3)
+    del lengths[:]
+    run(loop, 1, first=4)
+    assert lengths == [1] * steps

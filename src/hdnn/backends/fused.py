@@ -1,8 +1,9 @@
 """The fused backend: programs of stages, and recurrences, through the compiled kernels on the CPU.
 
 A block of samples is carried through all layers while it sits in the cache, and the backward pass
-computes it there again: nothing is saved but the input state and the parameters. Of a recurrence,
-whose states are all wanted, these are saved.
+computes it there again: nothing is saved but the input state and the parameters, and activations
+where they fit into a buffer (`native.keep`). Of a recurrence, whose states are all wanted, these
+are saved.
 
 A call looks up one object, the plan of its program and shape; everything else is read anew.
 `locate` is the one place where addresses are taken, of tensors that `obstacle_of_numbers` has
@@ -37,9 +38,9 @@ _plans: WeakKeyDictionary[Program, dict[Any, native.Plan]] = WeakKeyDictionary()
 def run(program: Program, values: Values, x: Tensor) -> Tensor:
     """The state after the last layer, of numbers that `choose` has left to the kernels."""
     x, restore = program.layout.flatten(x)
-    h, theta, beta, S, *_ = values
     if torch.is_grad_enabled():
-        out: Tensor = _Fused.apply(x, theta, beta, S, h, program)
+        h, theta, beta, S, _, _ = values
+        out: Tensor = _Fused.apply(x, theta, beta, (S, h, program))
     else:
         out = forward(program, values, x)
     return out if restore is unchanged else restore(out)
@@ -143,13 +144,17 @@ def _address(tensor: Tensor | None) -> int | None:
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
     """y_N of canonical states, of numbers that `obstacle_of_numbers` passes."""
-    x = x.contiguous()
+    return _forward(locate(program, values, x), False)[0]
+
+
+def _forward(located: Located, keep: bool) -> tuple[Tensor, native.Activations | None]:
+    plan, addresses, (x, *_) = located
     out = torch.empty_like(x)
-    plan, addresses, _keep = locate(program, values, x)
-    where = (plan.handle, addresses, x.data_ptr(), out.data_ptr())
-    if native.library().hdnn_forward(*where, torch.get_num_threads()):
+    kept = native.keep(plan) if keep else None
+    where = (x.data_ptr(), out.data_ptr(), None if kept is None else kept.address)
+    if native.library().hdnn_forward(plan.handle, addresses, *where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
-    return out
+    return out, kept
 
 
 def backward(
@@ -168,12 +173,19 @@ def backward(
     Returns:
         Three gradients; None is one that is not wanted.
     """
-    x, gout = x.contiguous(), gout.contiguous()
-    plan, addresses, kept = locate(program, values, x)
+    return _backward(locate(program, values, x), gout, wanted, None)
+
+
+def _backward(
+    located: Located, gout: Tensor, wanted: Sequence[bool], kept: native.Activations | None
+) -> tuple[Any, ...]:
+    plan, addresses, (x, theta, beta, *_) = located
+    gout = gout.contiguous()
     gx = torch.empty_like(x) if wanted[0] else None
-    gtheta = torch.empty_like(kept[0]) if wanted[1] else None
-    gbeta = torch.empty_like(kept[1]) if wanted[2] else None
+    gtheta = torch.empty_like(theta) if wanted[1] else None
+    gbeta = torch.empty_like(beta) if wanted[2] else None
     where = (
+        kept.address if kept is not None and kept.plan is plan else None,
         None if gx is None else gx.data_ptr(),
         None if gtheta is None else gtheta.data_ptr(),
         None if gbeta is None else gbeta.data_ptr(),
@@ -191,22 +203,34 @@ def jacobians(
     if max(depths) > program.layers:
         raise HdnnError(f"depth {max(depths)} is beyond the {program.layers} layers of the program")
     x, _ = program.layout.flatten(x.detach())
-    layout, x = program.layout, x.contiguous()
+    layout = program.layout
     E, n, D = layout.ensemble or 1, layout.width, len(depths)
     samples = x.numel() // (E * n)  # of an image, every pixel is one
     matrices, states = x.new_empty(E, samples, D, n, n), x.new_empty(E, D, samples, n)
     places = torch.tensor(depths, dtype=torch.int64, device="cpu")
+    plan, addresses, (x, *_) = locate(program, values, x)
     where = (x.data_ptr(), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
-    plan, addresses, _keep = locate(program, values, x)
     if native.library().hdnn_jacobians(plan.handle, addresses, *where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
     matrices, states = matrices.movedim(2, 0), states.movedim(1, 0)
     return (matrices, states) if layout.lead else (matrices.squeeze(1), states.squeeze(1))
 
 
-def locate(
-    program: Program, values: Values, x: Tensor
-) -> tuple[native.Plan, native.Addresses, tuple[Any, ...]]:
+class Located(NamedTuple):
+    """A plan, and where its numbers are.
+
+    Args:
+        plan: of a program and the shape of a state.
+        addresses: of theta, beta, S and the steps; they hold as long as the tensors exist.
+        tensors: the state, theta, beta, S and the steps without gaps, which `addresses` is about.
+    """
+
+    plan: native.Plan
+    addresses: native.Addresses
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
+
+
+def locate(program: Program, values: Values, x: Tensor) -> Located:
     """The plan of a program and a state, and where its numbers are.
 
     Args:
@@ -214,10 +238,9 @@ def locate(
         x: a canonical state.
 
     Returns:
-        The plan, the addresses, and the tensors that they are addresses of: theta and beta, S and
-        the steps. They hold as long as these exist.
+        The plan, the addresses, and the tensors that they are addresses of.
     """
-    h, theta, beta, S, *_ = values
+    h, theta, beta, S, _, _ = values
     assert theta is not None
     assert beta is not None
     plans = _plans.get(program)
@@ -230,11 +253,12 @@ def locate(
         if len(plans) >= _SHAPES:
             plans.clear()
         plan = plans[key] = native.Plan(program, x.element_size(), x.shape, period)
-    theta, beta = theta.contiguous(), beta.contiguous()
-    steps, S = None, None if S is None else S.contiguous()
-    if isinstance(h, Tensor):  # those of all networks and layers
+    steps = h if isinstance(h, Tensor) else None
+    x, theta, beta = x.contiguous(), theta.contiguous(), beta.contiguous()
+    S = None if S is None else S.contiguous()
+    if steps is not None:  # those of all networks and layers
         lead = program.layout.lead
-        steps = h.detach().double().expand(*lead, program.layers).contiguous()
+        steps = steps.detach().double().expand(*lead, program.layers).contiguous()
     addresses = native.Addresses(
         theta.data_ptr(),
         beta.data_ptr(),
@@ -242,7 +266,18 @@ def locate(
         0.0 if isinstance(h, Tensor) else h,
         None if steps is None else steps.data_ptr(),
     )
-    return plan, addresses, (theta, beta, S, steps)
+    return Located(plan, addresses, (x, theta, beta, S, steps))
+
+
+def _addresses(
+    x: Tensor, theta: Tensor, beta: Tensor, S: Tensor | None, steps: Tensor | None
+) -> tuple[int | None, ...]:
+    constants = None if S is None else S.data_ptr(), None if steps is None else steps.data_ptr()
+    return x.data_ptr(), theta.data_ptr(), beta.data_ptr(), *constants
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return bool(tensor.untyped_storage().nbytes()) or not tensor.numel()
 
 
 class _Fused(torch.autograd.Function):
@@ -257,49 +292,57 @@ class _Fused(torch.autograd.Function):
         x: Tensor,
         theta: Tensor,
         beta: Tensor,
-        S: Tensor | None,
-        h: Step,
-        program: Program,
+        constants: tuple[Tensor | None, Step, Program],
     ) -> Tensor:
+        S, h, program = constants
         # Aliases: `.data =` gives a tensor other memory, and the gradient is one of what was
         # computed. They share the counter of changes in place with their tensors.
         steps = h.detach() if isinstance(h, Tensor) else None
-        S_alias = None if S is None else S.detach()
-        aliases = x.detach(), theta.detach(), beta.detach(), S_alias, steps
+        S = None if S is None else S.detach()
+        aliases = x.detach(), theta.detach(), beta.detach(), S, steps
         ctx.save_for_backward(*aliases)
         ctx.set_materialize_grads(False)
-        ctx.program, ctx.h, ctx.inputs, ctx.aliases = program, h, (x, theta, beta), aliases
-        return forward(program, Values(h, theta, beta, S), x)
+        values = Values(h if steps is None else steps, *aliases[1:4])
+        located = locate(program, values, aliases[0])
+        # Not with a copy of the state, which may be large.
+        again = located if located.tensors[0] is aliases[0] else None
+        ctx.inputs, ctx.aliases, ctx.constants = (x, theta, beta), aliases, (program, h)
+        ctx.located = again, _addresses(*aliases)
+        out, ctx.kept = _forward(located, True in ctx.needs_input_grad)
+        return out
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, theta, beta, S, steps = ctx.saved_tensors  # raises if changed in place
+        x, theta, beta, S, steps = saved = ctx.saved_tensors  # raises if changed in place
         if gout is None:
-            return (None,) * 6
-        program, needs, aliases = ctx.program, ctx.needs_input_grad[:3], ctx.aliases
-        values = Values(ctx.h if steps is None else steps, theta, beta, S)
+            return (None,) * 4
+        (program, h), (located, addresses) = ctx.constants, ctx.located
+        kept, ctx.kept = ctx.kept, None  # once: a later pass through the same graph computes them
+        needs = ctx.needs_input_grad[:3]
+        values = Values(h if steps is None else steps, theta, beta, S)
         again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
         # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
         # tensors than the aliases, which were judged going forward.
-        if all(map(operator.is_, (x, theta, beta, S, steps), aliases)):
-            held = x.untyped_storage().nbytes() and beta.untyped_storage().nbytes()
-            held = held and (theta.untyped_storage().nbytes() or not theta.numel())
-            constants = S is None or S.untyped_storage().nbytes()
-            constants = constants and (steps is None or steps.untyped_storage().nbytes())
-            if not (held and constants):
-                raise HdnnError("the memory of a state, of parameters or of J was freed before use")
-            reason = obstacle_of_memory(x.dtype, gout)
-        else:
+        if not all(map(operator.is_, saved, ctx.aliases)):
+            located = kept = None
             reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
+        else:
+            reason = obstacle_of_memory(x.dtype, gout)
+            if addresses != _addresses(*saved):  # their memory was freed or moved
+                located = kept = None
+                if not all(t is None or _has_memory(t) for t in saved):
+                    raise HdnnError(
+                        "the memory of a state, of parameters or of J was freed before use"
+                    )
         if not (again or reason):
-            return (*backward(program, values, x, gout, needs), None, None, None)
+            located = located or locate(program, values, x)
+            return (*_backward(located, gout, needs, kept), None)
 
         def again_by_torch(x: Tensor, theta: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
             return (reference.run(program, values._replace(theta=theta, beta=beta), x),)
 
-        saved = (x, theta, beta)
-        found = _differentiate(again_by_torch, ctx.inputs, saved, needs, (gout,), again)
-        return (*found, None, None, None)
+        found = _differentiate(again_by_torch, ctx.inputs, saved[:3], needs, (gout,), again)
+        return (*found, None)
 
 
 def _differentiate(

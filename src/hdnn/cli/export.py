@@ -20,6 +20,9 @@ def export(
     check: Annotated[
         bool, typer.Option(help="Compare with hdnn on a batch, if onnxruntime is installed.")
     ] = True,
+    unroll: Annotated[
+        int, typer.Option(min=0, help="ONNX: most layers to write out; deeper ones are a Scan.")
+    ] = 64,
     as_json: Json = False,
 ) -> None:
     """Write a trained model as ONNX, or an identified system as C.
@@ -43,7 +46,7 @@ def export(
         else:
             say(f"{out.stat().st_size} bytes: {out}")
         return
-    written = export_onnx(model, out, check=check)
+    written = export_onnx(model, out, check=check, unroll=unroll)
     if as_json:
         shapes = {"inputs": dict(written.inputs), "outputs": dict(written.outputs)}
         numbers = {"bytes": written.size, "deviation": written.deviation}

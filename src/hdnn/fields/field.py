@@ -290,7 +290,9 @@ class InterconnectedField(Field):
         Raises:
             HdnnError: J depends on the state.
         """
-        own, R = self.interconnection, self.R
+        own, buffers = self.interconnection, self._buffers  # as in `Weights.values`
+        parametrized = "R" not in buffers
+        R = self.R if parametrized else buffers["R"]
         J = self.J if own is None else own.matrix()
         S = J if R is None else J - R
         # One J for every network: an axis of layers tells it from J(t), one for every layer.

@@ -221,7 +221,7 @@ class ActivationField(WeightedField):
         return inverse_transpose(self.K)
 
     def values(self, h: Step) -> Values:
-        return Values(h, self.weights.theta, self.weights.beta)
+        return Values(h, *self.weights.values())
 
     def velocity_fn(self) -> Velocity:
         hidden, axis = self.hidden_fn(), self.layout.axis
@@ -293,7 +293,7 @@ class HamiltonianField(WeightedField, InterconnectedField):
 
     def values(self, h: Step) -> Values:
         S = self.J_minus_R() if self.parts else None
-        return Values(h, self.weights.theta, self.weights.beta, S)
+        return Values(h, *self.weights.values(), S)
 
 
 def _signs(numbers: Tensor | npt.ArrayLike, units: int) -> tuple[int, ...] | None:

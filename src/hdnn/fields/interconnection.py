@@ -163,7 +163,8 @@ class Fixed(Interconnection):
         self.register_buffer("J", (matrix - matrix.mT) / 2)
 
     def matrix(self) -> Tensor:
-        return self.J
+        J = self._buffers.get("J")  # as in `Weights.values`
+        return self.J if J is None else J
 
     def extra_repr(self) -> str:
         return self.name if self.constant else f"{self.name} for each of {self.layers} layers"

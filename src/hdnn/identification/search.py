@@ -60,6 +60,9 @@ AMPLITUDE = 1.0
 RIDGE = 0.1
 """Of a network, in units of the mean square error of the linear model that it begins with."""
 
+LAST_ITERATIONS = 20
+"""Of the last fit, to all samples."""
+
 SAMPLES_PER_SIZE = 10
 """Samples for every state or unit, at least, where there are more than `LEAST` of these."""
 
@@ -173,6 +176,21 @@ class _Task:
             done = fit(model, ALL, self.segments, x0, most, self.score, ridge)
         return Candidate.of(model, restart, done, time.perf_counter() - begin)
 
+    def on_all_samples(self, chosen: Candidate) -> StateSpace:
+        """The chosen model, fitted some further to the validation part, too.
+
+        Of a short recording, the part that chose has much to teach. Of long ones it does not.
+        """
+        model, every = chosen.model, Segments.of(self.whole)
+        if float(every.weight.sum()) < len(self.whole):
+            return model
+        with one_thread(), torch.no_grad():
+            x0 = torch.tensor(chosen.x0, dtype=torch.float64)
+            e = every.residuals(model(every.u, x0)[0])
+            ridge = RIDGE * float(e.square().sum()) / every.samples if chosen.units else 0.0
+            fit(model, ALL if chosen.units else LINEAR, every, x0, LAST_ITERATIONS, None, ridge)
+        return model
+
     @property
     def is_long(self) -> bool:
         """Whether segments leave out samples, from which there is more to learn."""
@@ -199,7 +217,8 @@ class Identification:
         model: the network that validation chose; linear if no network was better.
         linear: the best linear model.
         fits: by part ("train", "validation", and "test" where there is one) and by model
-            ("network", "linear", "mean"), how near the simulations come.
+            ("network", "linear", "mean"), how near the simulations come; on the first two parts
+            those of the models as they were chosen, before the last fit to both.
         sampling_time: between two samples.
         input_names: of the inputs.
         output_names: of the outputs.
@@ -470,11 +489,17 @@ def identify(
     found = _candidates(task, _Store(store, estimation, config), n_jobs, progress)
     chosen = min(found, key=lambda each: each.validation)
     chosen_linear = min((c for c in found if not c.units), key=lambda each: each.validation)
-    models = {
-        name: in_units(each.model, scaling, estimation.sampling_time)
-        for name, each in (("network", chosen), ("linear", chosen_linear))
+
+    def in_data_units(name: str, model: StateSpace) -> tuple[str, StateSpace]:
+        return name, in_units(model, scaling, estimation.sampling_time)
+
+    pair = {"network": chosen, "linear": chosen_linear}
+    before = dict(in_data_units(name, each.model) for name, each in pair.items())
+    models = dict(in_data_units(name, task.on_all_samples(each)) for name, each in pair.items())
+    fits = {
+        name: _fits(models if name == "test" else before, part, scaling.mean_y)
+        for name, part in parts.items()
     }
-    fits = {name: _fits(models, part, scaling.mean_y) for name, part in parts.items()}
     brief = ("states", "units", "restart", "windows", "validation", "iterations", "seconds")
     return Identification(
         models["network"],

@@ -52,14 +52,19 @@ struct hdnn_plan;
 HDNN_API hdnn_plan *hdnn_plan_new(const hdnn_problem *);  // null where there is no memory
 HDNN_API void hdnn_plan_free(hdnn_plan *);
 
-// out = y_N
+// Bytes of the activations of all layers.
+HDNN_API int64_t hdnn_plan_activations(const hdnn_plan *);
+
+// out = y_N. The activations are kept there, unless this is null.
 HDNN_API int hdnn_forward(const hdnn_plan *, const hdnn_values *, const void *x, void *out,
-                          int64_t threads);
+                          void *activations, int64_t threads);
 // Gradients of <gout, y_N>: of the state x, of theta and of beta, each in the shape of what it
 // belongs to, overwritten. Null: not wanted; where neither theta's nor beta's is, what they take is
-// saved. The forward pass is computed again.
+// saved. The activations are those of a forward pass with this plan and these numbers; null: they
+// are computed again, and the gradients have the same bits.
 HDNN_API int hdnn_backward(const hdnn_plan *, const hdnn_values *, const void *x, const void *gout,
-                           void *gx, void *gtheta, void *gbeta, int64_t threads);
+                           const void *activations, void *gx, void *gtheta, void *gbeta,
+                           int64_t threads);
 
 // d y_N / d y_l at `count` increasing depths l, and y_l; every pixel counts as a sample:
 //   states (E, count, B, n);      matrices (E, B, count, n, n)
@@ -147,5 +152,5 @@ HDNN_API const char *hdnn_instruction_sets();
 
 // Counted up, here and in native.py, with every change of this file: a library that was built from
 // another one is not called.
-static const int64_t HDNN_INTERFACE = 4;
+static const int64_t HDNN_INTERFACE = 5;
 HDNN_API int64_t hdnn_interface();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "pool.h"
@@ -14,7 +15,7 @@
 // A program with the memory that its stages point to.
 struct hdnn_plan : hdnn::Program {
   std::vector<hdnn::Stage> stage_list;
-  std::vector<hdnn::i64> codes;
+  std::vector<std::vector<hdnn::Run>> runs;
 };
 
 namespace hdnn {
@@ -67,11 +68,11 @@ static const Kernels &kernels_of(i64 itemsize) { return instruction_set.kernels[
 // --- memory ------------------------------------------------------------------------------------
 
 // Memory of a call. It stays with the thread for its next call, as fresh pages are slow to touch
-// (0.1 ms a MB), unless it is more than KEPT: sixteen threads in the widest blocks of narrow
-// layers (tiling.h) need 12 MB, one in those of wide layers 3 MB. What takes more computes for so
-// long that fresh pages are a few percent of it, and would be missed elsewhere.
+// (0.1 ms a MB), unless it is more than KEPT: five threads in the largest blocks (tiling.h), or
+// sixteen in those of most networks. What takes more computes for so long that fresh pages are a
+// small part of it, and would be missed elsewhere.
 class Memory {
-  static constexpr size_t KEPT = 16 << 20;
+  static constexpr size_t KEPT = 32 << 20;
   static constexpr std::align_val_t LINE{64};  // of the cache
   struct Arena {
     void *data = nullptr;
@@ -105,30 +106,92 @@ thread_local Memory::Arena Memory::arena;
 
 static Structure take_structure(const Program &p, BumpAllocator &memory) {
   return {memory.take<StructureKind>(p.stages), memory.take<i64>(p.reads),
-          memory.take<char>(p.reads * p.itemsize)};
+          memory.take<i64>(p.reads), memory.take<char>(p.reads * p.itemsize)};
 }
 
 // --- plans -------------------------------------------------------------------------------------
 
-// The first parameter if all entries are parameters in their own order, else -1.
-static i64 first_of_run(const i64 *code, i64 count) {
+// The runs of an array of codes. A parameter that stands in several places is in as many runs: its
+// first places make runs with the first places of its neighbors, and so on.
+static std::vector<Run> runs_of(const i64 *code, i64 count) {
+  struct Entry {
+    i64 repeat, parameter, entry;
+    bool operator<(const Entry &b) const {
+      return std::tie(repeat, parameter) < std::tie(b.repeat, b.parameter);
+    }
+  };
+  std::vector<Entry> entries;
+  i64 parameters = 0;
+  for (i64 k = 0; k < count; k++) parameters = std::max(parameters, std::abs(code[k]));
+  std::vector<i64> repeats(parameters);
   for (i64 k = 0; k < count; k++)
-    if (code[k] < 1 || code[k] != code[0] + k) return -1;
-  return count ? code[0] - 1 : 0;
+    if (const i64 parameter = std::abs(code[k]) - 1; parameter >= 0)
+      entries.push_back({repeats[parameter]++, parameter, k});
+  std::sort(entries.begin(), entries.end());
+  std::vector<Run> runs;
+  for (const Entry &e : entries) {
+    const i64 sign = code[e.entry] > 0 ? 1 : -1;
+    if (!runs.empty()) {
+      Run &r = runs.back();
+      const i64 stride = e.entry - (r.entry + (r.count - 1) * r.stride);
+      if (e.parameter == r.parameter + r.count && sign == r.sign &&
+          (r.count == 1 || stride == r.stride)) {
+        r.stride = stride, r.count++;
+        continue;
+      }
+    }
+    runs.push_back({e.entry, 1, e.parameter, 1, sign});
+  }
+  return runs;
+}
+// The first parameter if all entries are parameters in their own order, else -1.
+static i64 first_of(const std::vector<Run> &runs, i64 count) {
+  if (!count) return 0;
+  const bool all = runs.size() == 1 && runs[0].count == count && runs[0].stride == 1;
+  return all && runs[0].sign > 0 ? runs[0].parameter : -1;
+}
+
+// The same of W', from the codes of W (units, reads).
+static i64 first_of_transposed(const Stage &s) {
+  if (!(s.units * s.reads) || s.W[0] < 1) return -1;
+  for (i64 i = 0; i < s.units; i++)
+    for (i64 k = 0; k < s.reads; k++)
+      if (s.W[i * s.reads + k] != s.W[0] + k * s.units + i) return -1;
+  return s.W[0] - 1;
+}
+
+// Which stages are the first, on the way back, that give gradients to their part of theta: those
+// may overwrite what is there, if every parameter is in one of them, in order.
+static void find_fresh(hdnn_plan &p) {
+  const auto first = [](const Stage &s) { return std::max(s.first_W, s.first_transposed); };
+  i64 covered = 0;
+  p.overwrites = true;
+  for (i64 k = p.stages - 1; k >= 0; k--) {
+    Stage &s = p.stage_list[k];
+    s.fresh = true;
+    for (i64 later = k + 1; later < p.stages; later++) {
+      const Stage &other = p.stage[later];
+      s.fresh = s.fresh && (first(s) + s.units * s.reads <= first(other) ||
+                            first(other) + other.units * other.reads <= first(s));
+    }
+    p.overwrites = p.overwrites && first(s) >= 0;
+    covered += s.fresh ? s.units * s.reads : 0;
+  }
+  p.overwrites = p.overwrites && covered == p.theta;
+  for (Stage &s : p.stage_list) s.fresh = s.fresh && p.overwrites;
 }
 
 static void lay_out_stages(hdnn_plan &p, const hdnn_stage *stages) {
-  i64 entries = 0;
-  for (i64 k = 0; k < p.stages; k++) entries += stages[k].units * (stages[k].reads + 1);
-  p.codes.reserve(entries);
   for (i64 k = 0; k < p.stages; k++) {
     Stage s = {stages[k]};
-    const auto keep = [&p](const i64 *&code, i64 count) {  // a copy of what the caller frees
-      p.codes.insert(p.codes.end(), code, code + count);
-      code = p.codes.data() + p.codes.size() - count;
-      return first_of_run(code, count);
+    const auto keep = [&p](const i64 *&code, i64 count, Runs &runs) {
+      const std::vector<Run> &all = p.runs.emplace_back(runs_of(code, count));
+      runs = {all.data(), i64(all.size())}, code = nullptr;  // which the caller frees
+      return first_of(all, count);
     };
-    s.first_W = keep(s.W, s.units * s.reads), s.first_b = keep(s.b, s.units);
+    const i64 transposed = first_of_transposed(s);
+    s.first_W = keep(s.W, s.units * s.reads, s.runs_W), s.first_b = keep(s.b, s.units, s.runs_b);
+    s.first_transposed = s.first_W < 0 ? transposed : -1;
     p.gathers = p.gathers || s.first_W < 0 || s.first_b < 0;
     s.at_W = p.row, s.at_b = s.at_W + s.units * s.reads, p.row = s.at_b + s.units;
     s.at_S = p.reads, p.reads += s.reads;
@@ -141,6 +204,7 @@ static void lay_out_stages(hdnn_plan &p, const hdnn_stage *stages) {
     p.stage_list.push_back(s);
   }
   p.stage = p.stage_list.data();
+  find_fresh(p);
 }
 
 // --- calls -------------------------------------------------------------------------------------
@@ -153,8 +217,9 @@ static int run(Call c, Work work, double operations, i64 threads) {
   const auto lay_out = [&](BumpAllocator &memory) {
     c.structure = take_structure(p, memory);
     c.rows = memory.take<char>(p.gathers ? p.networks * rows : 0);
-    c.partial = memory.take<char>(gradients ? threads * rows : 0);
-    c.total = memory.take<char>(gradients ? p.networks * rows : 0);
+    const i64 partial = p.direct ? p.row * p.itemsize : rows;
+    c.partial = memory.take<char>(gradients ? threads * partial : 0);
+    c.total = memory.take<char>(gradients && !p.direct ? p.networks * rows : 0);
     c.turns = memory.take<i64>(gradients ? p.networks * p.period : 0);
     c.scratch = memory.take<char>(threads * p.scratch * p.itemsize);
   };
@@ -235,15 +300,21 @@ hdnn_plan *hdnn_plan_new(const hdnn_problem *problem) try {
 }
 void hdnn_plan_free(hdnn_plan *p) { delete p; }
 
+int64_t hdnn_plan_activations(const hdnn_plan *p) {
+  return p->networks * p->blocks * p->block * p->layers * p->activations * p->itemsize;
+}
+
 int hdnn_forward(const hdnn_plan *p, const hdnn_values *values, const void *x, void *out,
-                 int64_t threads) {
-  return run({p, *values, x, nullptr, out}, kernels_of(p->itemsize).forward, p->work, threads);
+                 void *activations, int64_t threads) {
+  const Call c = {p, *values, x, nullptr, out, nullptr, nullptr, activations};
+  return run(c, kernels_of(p->itemsize).forward, p->work, threads);
 }
 
 int hdnn_backward(const hdnn_plan *p, const hdnn_values *values, const void *x, const void *gout,
-                  void *gx, void *gtheta, void *gbeta, int64_t threads) {
-  const Call c = {p, *values, x, gout, gx, gtheta, gbeta};
-  return run(c, kernels_of(p->itemsize).backward, 4 * p->work, threads);
+                  const void *activations, void *gx, void *gtheta, void *gbeta, int64_t threads) {
+  void *kept = const_cast<void *>(activations);  // read only, on the way back
+  const Call c = {p, *values, x, gout, gx, gtheta, gbeta, kept};
+  return run(c, kernels_of(p->itemsize).backward, (kept ? 3 : 4) * p->work, threads);
 }
 
 int hdnn_jacobians(const hdnn_plan *plan, const hdnn_values *values, const void *x,

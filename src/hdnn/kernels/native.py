@@ -30,7 +30,7 @@ Array = npt.NDArray[Any]
 LOSSES = ("logistic", "softmax", "squared")
 SOLVERS = ("newton", "adam")
 
-INTERFACE = 4
+INTERFACE = 5
 """Of the library that this module calls; see hdnn.h."""
 
 _NAMES = ("libhdnn.so", "libhdnn.dll")  # macOS says .so, too, of what is loaded at run time
@@ -95,8 +95,9 @@ _VALUES = ctypes.POINTER(Addresses)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hdnn_plan_new": (c_void_p, [ctypes.POINTER(_Problem)]),
     "hdnn_plan_free": (None, [c_void_p]),
-    "hdnn_forward": (c_int, [c_void_p, _VALUES, *(c_void_p,) * 2, c_int64]),
-    "hdnn_backward": (c_int, [c_void_p, _VALUES, *(c_void_p,) * 5, c_int64]),
+    "hdnn_plan_activations": (c_int64, [c_void_p]),
+    "hdnn_forward": (c_int, [c_void_p, _VALUES, *(c_void_p,) * 3, c_int64]),
+    "hdnn_backward": (c_int, [c_void_p, _VALUES, *(c_void_p,) * 6, c_int64]),
     "hdnn_jacobians": (
         c_int,
         [c_void_p, _VALUES, *(c_void_p,) * 2, c_int64, *(c_void_p,) * 2, c_int64],
@@ -183,6 +184,14 @@ def check(code: int) -> None:
         raise MemoryError(NO_MEMORY)
 
 
+LEAST, MOST, MOST_WIDE = 64 << 10, 8 << 20, 16 << 20
+"""Bytes of activations that a forward pass keeps; the last is of 64 features and more.
+
+To compute few of them again takes as long as to find a buffer. What the last cache does not hold
+takes longer to write and read than to compute, unless layers are wide.
+"""
+
+
 class Plan:
     """A program on states of one shape and dtype, as the library knows it.
 
@@ -225,6 +234,56 @@ class Plan:
         self.handle = library().hdnn_plan_new(problem)
         check(not self.handle)
         weakref.finalize(self, library().hdnn_plan_free, self.handle)
+        self.activations: int = library().hdnn_plan_activations(self.handle)
+        """Bytes of the activations of all layers."""
+        most = MOST_WIDE if layout.width >= 64 else MOST
+        self.keeps = LEAST <= self.activations <= most
+        """Whether a forward pass keeps them for its backward pass."""
+
+
+class _Buffer:
+    """Memory that grows to what is wanted."""
+
+    def __init__(self) -> None:
+        self.bytes, self.address, self._memory = 0, 0, np.empty(0, np.uint8)
+
+    def reserve(self, size: int) -> None:
+        if size > self.bytes:
+            self._memory = np.empty(size + 64, np.uint8)
+            self.address = (self._memory.ctypes.data + 63) & ~63  # the begin of a cache line
+            self.bytes = size
+
+
+# Fresh pages are slow to touch, so buffers are used again. Four serve a few graphs at a time.
+_buffers = [_Buffer() for _ in range(4)]
+
+
+class Activations:
+    """Memory for what one forward pass keeps for its backward pass; `keep` makes it.
+
+    Other passes may have it as soon as this object is gone, with its graph or before.
+    """
+
+    __slots__ = ("_buffer", "address", "plan")
+
+    def __init__(self, plan: Plan, buffer: _Buffer) -> None:
+        self.plan, self._buffer = plan, buffer
+        buffer.reserve(plan.activations)
+        self.address = buffer.address
+
+    def __del__(self) -> None:
+        _buffers.append(self._buffer)
+
+
+def keep(plan: Plan) -> Activations | None:
+    """Memory for the activations of a plan, or None: they are to be computed again."""
+    if not plan.keeps:
+        return None
+    try:
+        buffer = _buffers.pop()
+    except IndexError:  # as many graphs are waiting for their backward passes as there are buffers
+        return None
+    return Activations(plan, buffer)
 
 
 def singular_values(M: Array) -> tuple[Array, Array]:

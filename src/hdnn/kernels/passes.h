@@ -14,28 +14,40 @@
 // state x (n), a covector g (n), d (hidden) and u (n) for what a stage computes, the states at the
 // begin of every segment, the activations of one segment, and what a caller adds. Deep networks
 // have several segments: the backward pass goes forward twice, and memory grows with the square
-// root of the depth.
+// root of the depth. Where the forward pass has kept the activations of all blocks, the backward
+// pass does not go forward at all.
 #pragma once
+#include "few_stages.h"
 #include "small_stages.h"
 
 namespace hdnn::HDNN_ISA {
 
-// The kind of a block of S, rows n numbers apart; to and gain are filled where it is MONOMIAL.
+// Whether row i of J2 begins like this. Loops that compilers make vectors of, here and below: with
+// few samples every entry counts.
 template <class T>
-static StructureKind kind_of(const T *S, i64 size, i64 n, i64 *to, T *gain) {
+static bool is_signs_row(const T *row, i64 i, i64 size) {
+  int wrong = row[i] != 0;
+  for (i64 j = 0; j < i; j++) wrong |= row[j] != T(-1);
+  for (i64 j = i + 1; j < size; j++) wrong |= row[j] != T(1);
+  return !wrong;
+}
+// The kind of a block of S, rows n numbers apart; where it is MONOMIAL, the arrays are filled.
+template <class T>
+static StructureKind kind_of(const T *S, i64 size, i64 n, i64 *to, i64 *run, T *gain) {
   bool monomial = true, signs = true;
   for (i64 j = 0; j < size; j++) to[j] = -1;
-  for (i64 i = 0; i < size && (monomial || signs); i++) {
-    i64 entries = 0;
-    for (i64 j = 0; j < size; j++) {
-      const T entry = S[i * n + j];
-      signs = signs && entry == T((j > i) - (j < i));
-      if (entry == 0) continue;
-      monomial = monomial && ++entries == 1 && to[j] < 0;
-      to[j] = i, gain[j] = entry;
+  for (i64 i = 0; i < size && (monomial || signs); i++, S += n) {
+    signs = signs && is_signs_row<T>(S, i, size);
+    int entries = 0, place = 0;
+    for (int j = 0; j < int(size) && monomial; j++) {
+      const int entry = S[j] != 0;
+      entries += entry, place += entry * j;
     }
-    monomial = monomial && entries == 1;
+    monomial = monomial && entries == 1 && to[place] < 0;
+    if (monomial) to[place] = i, gain[place] = S[place];
   }
+  for (i64 j = size - 1; monomial && j >= 0; j--)
+    run[j] = j + 1 < size && to[j + 1] == to[j] + 1 ? run[j + 1] + 1 : 1;
   return monomial ? MONOMIAL : signs ? SIGNS : GENERAL;
 }
 // The kinds of all stages. S is (n, n), or null where no stage is adjoint.
@@ -45,25 +57,33 @@ static void classify_S(const Program &p, const T *S, const Structure &structure)
     const Stage &s = p.stage[k];
     structure.kind[k] = s.adjoint ? GENERAL : SCALAR;
     if (s.adjoint && s.reads == s.writes)
-      structure.kind[k] = kind_of<T>(S + s.write * p.width + s.read, s.reads, p.width,
-                                     structure.to + s.at_S, (T *)structure.gain + s.at_S);
+      structure.kind[k] =
+          kind_of<T>(S + s.write * p.width + s.read, s.reads, p.width, structure.to + s.at_S,
+                     structure.run + s.at_S, (T *)structure.gain + s.at_S);
   }
 }
 
-template <class T>
-static void gather(const T *from, const i64 *code, i64 count, T *to) {
-  for (i64 k = 0; k < count; k++)
-    to[k] = code[k] > 0 ? from[code[k] - 1] : code[k] < 0 ? -from[-code[k] - 1] : T(0);
+// visit(parameter, entry, sign) for all of them. Most strides are 1, which the compiler is told.
+template <class Visit>
+INLINE void for_entries(const Runs &runs, Visit visit) {
+  for (i64 j = 0; j < runs.count; j++) {
+    const Run r = runs.run[j];
+    if (r.stride == 1)
+      for (i64 k = 0; k < r.count; k++) visit(r.parameter + k, r.entry + k, r.sign);
+    else
+      for (i64 k = 0; k < r.count; k++) visit(r.parameter + k, r.entry + k * r.stride, r.sign);
+  }
 }
 template <class T>
-static void scatter(const T *from, const i64 *code, i64 first, i64 count, T *to) {
-  if (first >= 0)
-    for (i64 k = 0; k < count; k++) to[first + k] += from[k];
-  else
-    for (i64 k = 0; k < count; k++) {
-      if (code[k] > 0) to[code[k] - 1] += from[k];
-      if (code[k] < 0) to[-code[k] - 1] -= from[k];
-    }
+static void gather(const T *from, const Runs &runs, i64 count, T *to) {
+  fill<T>(to, count, T(0));
+  for_entries(runs, [=](i64 parameter, i64 entry, i64 sign)
+                        ALWAYS_INLINE { to[entry] = T(sign) * from[parameter]; });
+}
+template <class T>
+static void scatter(const T *from, const Runs &runs, T *to) {
+  for_entries(runs, [=](i64 parameter, i64 entry, i64 sign)
+                        ALWAYS_INLINE { to[parameter] += T(sign) * from[entry]; });
 }
 
 // Fills the rows of a network with what cannot be read from theta and beta in place.
@@ -75,8 +95,9 @@ static void assemble(const Network<T> &net) {
       const Stage &s = p.stage[k];
       T *row = net.rows + layer * p.row;
       const T *theta = net.theta + layer * p.theta, *beta = net.beta + layer * p.beta;
-      if (s.first_W < 0) gather<T>(theta, s.W, s.units * s.reads, row + s.at_W);
-      if (s.first_b < 0) gather<T>(beta, s.b, s.units, row + s.at_b);
+      if (s.first_W < 0 && !(p.few && s.first_transposed >= 0))
+        gather<T>(theta, s.runs_W, s.units * s.reads, row + s.at_W);
+      if (s.first_b < 0) gather<T>(beta, s.runs_b, s.units, row + s.at_b);
     }
 }
 
@@ -87,8 +108,8 @@ static void scatter_gradients(const Program &p, const T *row, T *gtheta, T *gbet
   if (gbeta) fill<T>(gbeta, p.beta, T(0));
   for (i64 k = 0; k < p.stages; k++) {
     const Stage &s = p.stage[k];
-    if (gtheta) scatter<T>(row + s.at_W, s.W, s.first_W, s.units * s.reads, gtheta);
-    if (gbeta) scatter<T>(row + s.at_b, s.b, s.first_b, s.units, gbeta);
+    if (gtheta) scatter<T>(row + s.at_W, s.runs_W, gtheta);
+    if (gbeta) scatter<T>(row + s.at_b, s.runs_b, gbeta);
   }
 }
 
@@ -116,7 +137,10 @@ static void advance(const Network<T> &net, i64 first, i64 last, const Workspace<
     for (i64 k = 0; k < p.stages; k++) {
       const Stage &s = p.stage[k];
       const Weights<T> w = weights_of<T>(net, layer, k);
-      if (s.small == 2 && w.kind < GENERAL)
+      if (p.few)
+        few_forward<T, KEEP>(s, w, p.activation, x, activations, space.d, space.u, space.extra,
+                             width);
+      else if (s.small == 2 && w.kind < GENERAL)
         small_forward<T, 2, KEEP>(s, w, p.activation, x, activations, width);
       else if (s.small == 4 && w.kind < GENERAL)
         small_forward<T, 4, KEEP>(s, w, p.activation, x, activations, width);
@@ -124,6 +148,26 @@ static void advance(const Network<T> &net, i64 first, i64 last, const Workspace<
         stage_forward<T, KEEP>(s, w, p.activation, x, activations, space.d, space.u, width);
       if (KEEP) activations += (s.reads + s.units) * width;
     }
+}
+
+// A covector g back through a stage of few samples. Gradients of a `direct` program go to those of
+// the network at once, and `row` is memory for a stage; else they are added to it.
+template <class T>
+static void few_backpropagate(const Network<T> &net, i64 layer, const Stage &s, const Weights<T> &w,
+                              const Workspace<T> &space, const T *activations, T *g, T *row) {
+  const Program &p = *net.program;
+  const i64 count = s.units * s.reads, first = w.transposed ? s.first_transposed : s.first_W;
+  T *theta = row && net.gtheta ? net.gtheta + layer * p.theta : nullptr;
+  T *beta = row && net.gbeta ? net.gbeta + layer * p.beta : nullptr;
+  StageGradients<T> to = {};
+  if (row && !p.direct) to = {row + s.at_W, row + s.at_b, true, false};
+  if (theta) to.W = row;
+  if (theta && first >= 0) to.W = theta + first, to.adds = !s.fresh, to.as_stored = true;
+  if (beta) to.b = row + count, fill<T>(to.b, s.units, T(0));
+  few_backward<T>(s, w, p.activation, activations, g, space.d, space.u, space.extra, space.width,
+                  to);
+  if (theta && first < 0) scatter<T>(to.W, s.runs_W, theta);
+  if (beta) scatter<T>(to.b, s.runs_b, beta);
 }
 
 // A covector g back through layers last - 1 .. first, in place, along what `advance` kept. If
@@ -138,9 +182,11 @@ static void backpropagate(const Network<T> &net, i64 first, i64 last, const Work
     for (i64 k = p.stages - 1; k >= 0; k--) {
       const Stage &s = p.stage[k];
       const Weights<T> w = weights_of<T>(net, layer, k);
-      T *row = GRADIENTS ? rows + layer % p.period * p.row : nullptr;
+      T *row = GRADIENTS ? rows + (p.direct ? 0 : layer % p.period * p.row) : nullptr;
       activations -= (s.reads + s.units) * width;
-      if (s.small == 2 && w.kind < GENERAL)
+      if (p.few)
+        few_backpropagate<T>(net, layer, s, w, space, activations, g, row);
+      else if (s.small == 2 && w.kind < GENERAL)
         small_backward<T, 2, GRADIENTS>(s, w, p.activation, activations, g, width, row);
       else if (s.small == 4 && w.kind < GENERAL)
         small_backward<T, 4, GRADIENTS>(s, w, p.activation, activations, g, width, row);
@@ -153,14 +199,14 @@ static void backpropagate(const Network<T> &net, i64 first, i64 last, const Work
 // Points of a network that go through the layers together: samples, or pixels of any images.
 struct Block {
   i64 first, points;
-  i64 width;  // points, rounded up to whole vectors
+  i64 width;  // points, rounded up to whole vectors unless they are few
 };
 INLINE i64 whole_vectors(const Program &p, i64 points) {
   return (points + p.lanes - 1) / p.lanes * p.lanes;
 }
 INLINE Block block_at(const Program &p, i64 index, i64 points) {
   const i64 first = index * p.block, own = smaller(p.block, points - first);
-  return {first, own, whole_vectors(p, own)};
+  return {first, own, p.few ? own : whole_vectors(p, own)};
 }
 
 // visit(at, count, from) for the parts of a block that lie evenly in the caller's array: those of
@@ -186,6 +232,7 @@ INLINE void for_parts(const Program &p, const Block &block, Visit visit) {
 // occurs and a gradient of zero they add nothing, not even a NaN that no sample had.
 template <class T>
 static void read_block(const Program &p, const T *states, const Block &block, T *x, bool repeat) {
+  if (p.few) return copy<T>(states + block.first * p.width, x, block.points * p.width);
   const Strides by = strides_of(p);
   for_parts(p, block, [&](i64 at, i64 count, i64 from) ALWAYS_INLINE {
     for (i64 f = 0; f < p.width; f++, from += by.feature)
@@ -198,6 +245,7 @@ static void read_block(const Program &p, const T *states, const Block &block, T 
 }
 template <class T>
 static void write_block(const Program &p, const T *x, const Block &block, T *states) {
+  if (p.few) return copy<T>(x, states + block.first * p.width, block.points * p.width);
   const Strides by = strides_of(p);
   for_parts(p, block, [&](i64 at, i64 count, i64 to) ALWAYS_INLINE {
     for (i64 f = 0; f < p.width; f++, to += by.feature)
@@ -243,7 +291,9 @@ INLINE Network<T> network_of(const Call &c, i64 e) {
           v.h,
           v.steps ? v.steps + e * p.layers : nullptr,
           c.structure,
-          (T *)c.rows + e * p.period * p.row};
+          (T *)c.rows + e * p.period * p.row,
+          p.direct && c.gtheta ? (T *)c.gtheta + e * p.layers * p.theta : nullptr,
+          p.direct && c.gbeta ? (T *)c.gbeta + e * p.layers * p.beta : nullptr};
 }
 template <class T>
 static void prepare(Call *c) {
@@ -263,6 +313,14 @@ INLINE Chunk chunk_at(const Program &p, i64 chunk) {
           e * p.points * p.width};
 }
 
+// The activations of a block, of those that a forward pass keeps for the backward pass, or null.
+template <class T>
+INLINE T *activations_of(const Call &c, i64 network, i64 index) {
+  const Program &p = *c.program;
+  const i64 before = network * p.blocks + index;
+  return c.activations ? (T *)c.activations + before * p.block * p.layers * p.activations : nullptr;
+}
+
 template <class T>
 static void forward(void *call, i64 chunk, i64 worker) {
   const Call &c = *(const Call *)call;
@@ -273,7 +331,11 @@ static void forward(void *call, i64 chunk, i64 worker) {
     const Block block = block_at(p, index, p.points);
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
     read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
-    advance<T, false>(net, 0, p.layers, space, space.activations);
+    T *kept = activations_of<T>(c, at.network, index);
+    if (kept)
+      advance<T, true>(net, 0, p.layers, space, kept);
+    else
+      advance<T, false>(net, 0, p.layers, space, space.activations);
     write_block<T>(p, space.x, block, (T *)c.out + at.states);
   }
 }
@@ -303,17 +365,26 @@ static void backward(void *call, i64 chunk, i64 worker) {
   const Chunk at = chunk_at(p, chunk);
   const Network<T> net = network_of<T>(c, at.network);
   const bool gradients = c.gtheta || c.gbeta;
-  T *rows = gradients ? (T *)c.partial + worker * p.period * p.row : nullptr;
-  if (rows) fill<T>(rows, p.period * p.row, T(0));
+  const i64 partial = p.direct ? p.row : p.period * p.row;
+  T *rows = gradients ? (T *)c.partial + worker * partial : nullptr;
+  if (rows && !p.direct) fill<T>(rows, partial, T(0));
+  if (net.gtheta && !p.overwrites) fill<T>(net.gtheta, p.layers * p.theta, T(0));
+  if (net.gbeta) fill<T>(net.gbeta, p.layers * p.beta, T(0));
   for (i64 index = at.first; index < at.last; index++) {
     const Block block = block_at(p, index, p.points);
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
-    read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
     read_block<T>(p, (const T *)c.gout + at.states, block, space.g, false);
-    advance_segments<T>(net, space);
-    backpropagate_segments<T>(net, space, rows);
+    const T *kept = activations_of<T>(c, at.network, index);
+    if (kept) {
+      const auto back = rows ? backpropagate<T, true> : backpropagate<T, false>;
+      back(net, 0, p.layers, space, space.g, kept, rows);
+    } else {
+      read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
+      advance_segments<T>(net, space);
+      backpropagate_segments<T>(net, space, rows);
+    }
     if (c.out) write_block<T>(p, space.g, block, (T *)c.out + at.states);
   }
-  if (rows) add_gradients<T>(c, at, rows);
+  if (rows && !p.direct) add_gradients<T>(c, at, rows);
 }
 }  // namespace hdnn::HDNN_ISA

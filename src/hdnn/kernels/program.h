@@ -15,8 +15,21 @@ typedef int64_t i64;
 // Numbered as `code` in fields/activations.py.
 enum Activation { TANH, IDENTITY, RELU, SOFTSIGN, SIGMOID };
 
+// Entries `entry`, `entry` + stride, ... of an array are parameters `parameter`, `parameter` + 1,
+// ..., times the sign. A skew matrix is two runs a row: what is right of the diagonal, and below.
+struct Run {
+  i64 entry, stride, parameter, count, sign;
+};
+struct Runs {
+  const Run *run;
+  i64 count;
+};
+
 struct Stage : hdnn_stage {
+  Runs runs_W, runs_b;   // in place of W and b
   i64 first_W, first_b;  // first parameter where the entries are parameters in order, else -1
+  i64 first_transposed;  // the same of W', where W itself is not in order
+  bool fresh;            // of a `direct` program: its gradients of theta are the first ones
   i64 at_W, at_b;        // places in a row
   i64 at_S;              // place in Structure::to and Structure::gain
   i64 small;             // 2 or 4 where small_stages.h serves, else 0
@@ -32,6 +45,7 @@ enum StructureKind { SCALAR, MONOMIAL, SIGNS, GENERAL };
 struct Structure {
   StructureKind *kind;  // (stages)
   i64 *to;              // (reads) of each stage
+  i64 *run;             // (reads) of each stage: so many columns from k on go to rows in order
   void *gain;           // (reads) of each stage
 };
 
@@ -39,6 +53,7 @@ struct Program : hdnn_problem {
   const Stage *stage;  // in place of those of the problem
   i64 points;          // of a network: samples, or pixels of all samples
   i64 row;             // numbers of a row
+  bool overwrites;     // gradients of theta are those of `fresh` stages, to which others add
   bool gathers;        // some W or b cannot be read from theta and beta in place
   i64 reads;           // of all stages together
   i64 hidden;          // most units or reads of a stage
@@ -47,6 +62,8 @@ struct Program : hdnn_problem {
 
   // How points are cut (tiling.h), by shape alone: a chunk is a piece of a network, its blocks run
   // one after the other, and a block goes through all layers.
+  bool few;               // lanes over features and units (few_stages.h), not over points
+  bool direct;            // and no layers share parameters: gradients go where they belong at once
   i64 lanes;              // numbers in a machine vector
   i64 block;              // most points of a block, a multiple of lanes
   i64 blocks, pieces;     // of a network
@@ -75,6 +92,7 @@ struct Call {
   const void *x, *gout;
   void *out;             // y_N, or the gradient of x
   void *gtheta, *gbeta;  // null: not wanted
+  void *activations;     // (E, blocks, layers, activations, block), or null: not kept
   // Jacobians: at `count` depths, y_l and d y_N / d y_l
   const i64 *depths;
   i64 count;
@@ -82,7 +100,8 @@ struct Call {
   // memory
   Structure structure;
   void *rows;     // (E, period, row), assembled parameters
-  void *partial;  // (threads, period, row), gradients of the chunk that a thread computes
+  void *partial;  // (threads, period, row), gradients of the chunk that a thread computes; one row
+                  // of memory for a stage if `direct`
   void *total;    // (E, period, row), gradients of the chunks so far
   i64 *turns;     // (E, period), pieces that were added to these
   void *scratch;  // (threads, scratch)

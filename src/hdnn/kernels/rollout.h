@@ -16,66 +16,9 @@
 // grow with the number of steps.
 #pragma once
 #include "activations.h"
-#include "products.h"
+#include "rows.h"
 
 namespace hdnn::HDNN_ISA {
-
-// y[i] = sum_k x[i, k] M[k], or y[i] += ... if ADDS; x[i, k] = x[i * row + k * step].
-template <class T>
-struct Combination {
-  const T *M;
-  i64 length;  // numbers from a row of M to the next
-  i64 inner;   // rows of M
-  const T *x;
-  i64 row, step;
-  T *y;
-  i64 to;  // numbers from a row of y to the next
-};
-
-// ROWS rows of y, COLUMNS vectors of each. Few sums would wait for each other: then several chains
-// of them run side by side.
-template <class T, bool ADDS, int ROWS, int COLUMNS>
-INLINE void combine_tile(const Combination<T> &c, i64 i0, i64 j0) {
-  constexpr int N = LANES<T>, SUMS = ROWS * COLUMNS;
-  constexpr int CHAINS = SUMS >= 8 ? 1 : SUMS >= 4 ? 2 : 4;
-  Vec<T> sum[CHAINS][ROWS][COLUMNS] = {};
-  const T *x = c.x + i0 * c.row, *M = c.M + j0;
-  const auto add = [&](int chain, i64 k) ALWAYS_INLINE {
-    Vec<T> v[COLUMNS];
-    UNROLL for (int j = 0; j < COLUMNS; j++) v[j] = load<T>(M + k * c.length + j * N);
-    UNROLL for (int i = 0; i < ROWS; i++) {
-      const T factor = x[i * c.row + k * c.step];
-      UNROLL for (int j = 0; j < COLUMNS; j++) sum[chain][i][j] += factor * v[j];
-    }
-  };
-  i64 k = 0;
-  for (; k + CHAINS <= c.inner; k += CHAINS) {
-    UNROLL for (int chain = 0; chain < CHAINS; chain++) add(chain, k + chain);
-  }
-  for (; k < c.inner; k++) add(0, k);
-  UNROLL for (int i = 0; i < ROWS; i++) {
-    UNROLL for (int j = 0; j < COLUMNS; j++) {
-      UNROLL for (int chain = 1; chain < CHAINS; chain++) sum[0][i][j] += sum[chain][i][j];
-      T *y = c.y + (i0 + i) * c.to + j0 + j * N;
-      store<T>(y, ADDS ? load<T>(y) + sum[0][i][j] : sum[0][i][j]);
-    }
-  }
-}
-// All rows and vectors; a panel of M stays in the first cache while all rows use it.
-template <class T, bool ADDS>
-static void combine(const Combination<T> &c, i64 rows, i64 vectors) {
-  const auto panel = [&](auto columns, i64 j) ALWAYS_INLINE {
-    for_tiles(rows, [&](auto height, i64 i) ALWAYS_INLINE {
-      constexpr int ROWS = decltype(height)::value, COLUMNS = decltype(columns)::value;
-      combine_tile<T, ADDS, ROWS, COLUMNS>(c, i, j * LANES<T>);
-    });
-  };
-  i64 j = 0;
-  if constexpr (HDNN_BYTES == 64)  // whose 32 registers hold twice as many sums
-    for (; j + 4 <= vectors; j += 4) panel(Size<4>(), j);
-  for (; j + 2 <= vectors; j += 2) panel(Size<2>(), j);
-  if (j < vectors) panel(Size<1>(), j);
-}
 
 // One recurrence of one call: sizes, padded, and where its matrices are.
 template <class T>

@@ -76,10 +76,11 @@ template <class T>
 INLINE void fill(T *p, i64 count, T a) {
   for (i64 i = 0; i < count; i++) p[i] = a;
 }
-// Whole vectors: count is a multiple of the lanes.
 template <class T>
 INLINE void copy(const T *from, T *to, i64 count) {
-  for (i64 i = 0; i < count; i += LANES<T>) store<T>(to + i, load<T>(from + i));
+  i64 i = 0;
+  for (; i + LANES<T> <= count; i += LANES<T>) store<T>(to + i, load<T>(from + i));
+  for (; i < count; i++) to[i] = from[i];
 }
 
 // The even (ODD = 0) or odd lanes of a, then those of b.
@@ -95,6 +96,34 @@ INLINE Vec<T> every_second(Vec<T> a, Vec<T> b) {
     return __builtin_shufflevector(a, b, O, O + 2, O + 4, O + 6);
   else
     return __builtin_shufflevector(a, b, O, O + 2);
+}
+// All lanes moved up by BY, or down by -BY; 0 moves in.
+template <int... I>
+struct Indices {};
+template <int N, int... I>
+struct IndicesBelow : IndicesBelow<N - 1, N - 1, I...> {};
+template <int... I>
+struct IndicesBelow<0, I...> : Indices<I...> {};
+template <class T, int BY, int... I>
+INLINE Vec<T> shifted(Vec<T> v, Indices<I...>) {
+  constexpr int N = LANES<T>;
+  if constexpr (BY > 0)
+    return __builtin_shufflevector(Vec<T>{}, v, (N - BY + I)...);
+  else
+    return __builtin_shufflevector(v, Vec<T>{}, (I - BY)...);
+}
+template <class T, int BY>
+INLINE Vec<T> shifted(Vec<T> v) {
+  return shifted<T, BY>(v, IndicesBelow<LANES<T>>());
+}
+// Running sums over lanes, from the first on (BY = 1) or from the last (BY = -1).
+template <class T, int BY>
+INLINE Vec<T> running_sums(Vec<T> v) {
+  v += shifted<T, BY>(v);
+  if constexpr (2 * BY < LANES<T> && -2 * BY < LANES<T>)
+    return running_sums<T, 2 * BY>(v);
+  else
+    return v;
 }
 // Totals over the lanes of COUNT vectors, a power of 2: pairs of vectors are added with a shuffle
 // of even and odd lanes, so that all share the shuffles. They end up in the first lanes, in order.

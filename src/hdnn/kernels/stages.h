@@ -18,7 +18,8 @@ struct Network {
   double h;
   const double *steps;  // (L), or null: h
   Structure structure;
-  T *rows;  // (period, row)
+  T *rows;            // (period, row)
+  T *gtheta, *gbeta;  // (L, .), gradients, where the program is `direct`; null: not wanted
   double step(i64 layer) const { return steps ? steps[layer] : h; }
 };
 
@@ -26,11 +27,13 @@ struct Network {
 template <class T>
 struct Weights {
   const T *W, *b;
-  T a;  // factor h
+  bool transposed;  // W is stored as W' (few samples)
+  T a;              // factor h
   StructureKind kind;
-  const i64 *to;  // MONOMIAL
-  const T *gain;  // MONOMIAL
-  const T *S;     // S[write, read], its rows n numbers apart; null where SCALAR
+  const i64 *to;   // MONOMIAL
+  const i64 *run;  // MONOMIAL
+  const T *gain;   // MONOMIAL
+  const T *S;      // S[write, read], its rows n numbers apart; null where SCALAR
   i64 n;
 };
 
@@ -40,11 +43,15 @@ INLINE Weights<T> weights_of(const Network<T> &net, i64 layer, i64 stage) {
   const Stage &s = p.stage[stage];
   const i64 own = layer % p.period;
   const T *row = net.rows + own * p.row;
-  return {s.first_W < 0 ? row + s.at_W : net.theta + own * p.theta + s.first_W,
+  const bool transposed = p.few && s.first_transposed >= 0;
+  const i64 first = transposed ? s.first_transposed : s.first_W;
+  return {first < 0 ? row + s.at_W : net.theta + own * p.theta + first,
           s.first_b < 0 ? row + s.at_b : net.beta + own * p.beta + s.first_b,
+          transposed,
           T(s.factor * net.step(layer)),
           net.structure.kind[stage],
           net.structure.to + s.at_S,
+          net.structure.run + s.at_S,
           (const T *)net.structure.gain + s.at_S,
           s.adjoint ? net.S + s.write * p.width + s.read : nullptr,
           p.width};
@@ -52,21 +59,33 @@ INLINE Weights<T> weights_of(const Network<T> &net, i64 layer, i64 stage) {
 
 // y = scale J2 v, or y += scale J2 v if ADDS. Row i of J2 v is the sum of the v after v_i less the
 // sum of those before it. `after` is memory for n rows: those of y, if it is replaced.
-template <class T, bool ADDS>
-static void signs_product(i64 n, const T *v, T scale, T *y, T *after, i64 width) {
-  for (i64 j = 0; j < width; j += LANES<T>) {
-    Vec<T> sum = {};
-    for (i64 k = (n - 1) * width + j; k >= 0; k -= width) {
-      store<T>(after + k, sum);
-      sum += load<T>(v + k);
-    }
-    sum = Vec<T>{};
-    for (i64 k = j; k < n * width; k += width) {
-      const Vec<T> row = scale * (load<T>(after + k) - sum);
-      sum += load<T>(v + k);
-      store<T>(y + k, ADDS ? load<T>(y + k) + row : row);
+template <class T, bool ADDS, int COLUMNS>
+INLINE void signs_panel(i64 n, const T *v, T scale, T *y, T *after, i64 width) {
+  constexpr int N = LANES<T>;
+  Vec<T> sum[COLUMNS] = {};
+  for (i64 k = (n - 1) * width; k >= 0; k -= width) {
+    UNROLL for (int c = 0; c < COLUMNS; c++) {
+      store<T>(after + k + c * N, sum[c]);
+      sum[c] += load<T>(v + k + c * N);
     }
   }
+  UNROLL for (int c = 0; c < COLUMNS; c++) sum[c] = Vec<T>{};
+  for (i64 k = 0; k < n * width; k += width) {
+    UNROLL for (int c = 0; c < COLUMNS; c++) {
+      const i64 at = k + c * N;
+      const Vec<T> row = scale * (load<T>(after + at) - sum[c]);
+      sum[c] += load<T>(v + at);
+      store<T>(y + at, ADDS ? load<T>(y + at) + row : row);
+    }
+  }
+}
+template <class T, bool ADDS>
+static void signs_product(i64 n, const T *v, T scale, T *y, T *after, i64 width) {
+  constexpr int N = LANES<T>, TOGETHER = 4;  // sums, so that none waits for the one before
+  i64 j = 0;
+  for (; j + TOGETHER * N <= width; j += TOGETHER * N)
+    signs_panel<T, ADDS, TOGETHER>(n, v + j, scale, y + j, after + j, width);
+  for (; j < width; j += N) signs_panel<T, ADDS, 1>(n, v + j, scale, y + j, after + j, width);
 }
 
 // d and u are memory for reads rows. x[read] is copied to `activations` only if KEEP.

@@ -37,17 +37,40 @@ inline void share(Program &p) {
   p.pieces = std::max<i64>(1, std::min(p.blocks, divided_up(16, std::max<i64>(1, p.networks))));
 }
 
+// Whether lanes run over features and units: for few samples, where every row of a matrix fills a
+// vector. The wider the layers, the longer that wins; less so where the last vectors of rows are
+// not full, and where a good part of the lanes would hold samples.
+inline bool is_few(const Program &p) {
+  i64 row = p.width, least = p.width;
+  for (i64 k = 0; k < p.stages; k++) {
+    row = std::min({row, p.stage[k].reads, p.stage[k].units});
+    least = std::min({least, row, p.stage[k].writes});
+  }
+  if (p.pixels || least < std::max<i64>(8, p.lanes)) return false;  // TOGETHER_ROWS
+  const i64 wide = p.width < 16 ? 2 : p.width < 64 ? 4 : 8, most = std::min(wide, p.lanes * 3 / 4);
+  return p.points <= std::max<i64>(1, most * row / (divided_up(row, p.lanes) * p.lanes));
+}
+inline void tile_few(Program &p) {
+  constexpr i64 CACHE = 3 << 20;
+  const i64 all = std::max<i64>(1, p.layers), extra = std::max(p.width, p.hidden) + p.lanes;
+  if (cut(p, p.points, all, extra) > CACHE) cut(p, p.points, balanced_segment(p), extra);
+  share(p);
+}
+
 // Best first: all activations at once within a core's share of the caches, also with fewer samples;
 // else states at the begin of segments are saved, and the backward pass goes forward twice.
 inline void tile_passes(Program &p) {
-  // Of wide layers a second forward pass costs more than memory beyond the nearest cache.
-  const i64 cache = p.width < 16 ? 768 << 10 : 3 << 20;
+  p.few = is_few(p), p.direct = p.few && p.period == p.layers;
+  if (p.few) return tile_few(p);
+  // Memory beyond the nearest cache costs less than a second forward pass. 12 MB would serve a few
+  // cases better, but the threads of a call share the last cache.
+  constexpr i64 CACHE = 6 << 20;
   const i64 narrow = 64 / (p.lanes * p.itemsize);  // as many samples on machines of short vectors
   const i64 all = std::max<i64>(1, p.layers), balanced = balanced_segment(p);
   const i64 options[][2] = {{16, all},     {8, all},      {4, all},
                             {4, balanced}, {2, balanced}, {1, balanced}};
   for (const auto &[vectors, segment] : options)
-    if (tile(p, vectors * narrow, segment, 0) <= cache) break;
+    if (tile(p, vectors * narrow, segment, 0) <= CACHE) break;
   share(p);
 }
 
@@ -56,6 +79,7 @@ constexpr i64 MOST_BYTES = 512;  // of a row of a block: a layer's few rows stay
 // Activations of all layers would crowd out the matrices: saving states costs one forward pass
 // more, little beside n backward passes.
 inline Program tile_jacobians(Program p) {
+  p.few = p.direct = false;
   constexpr i64 CACHE = 512 << 10;
   for (i64 vectors = MOST_BYTES / (p.lanes * p.itemsize); vectors > 0; vectors /= 2)
     if (tile(p, vectors, balanced_segment(p), p.width * p.width) <= CACHE) break;
@@ -73,7 +97,7 @@ inline Program tile_training(Program p, i64 batch, i64 extra) {
   p.pieces = std::max<i64>(1, std::min(i64(std::min(work / WORTHWHILE, MOST_PIECES)), vectors / 4));
   p.pieces -= p.pieces > 1 ? p.pieces % 2 : 0;
   const i64 each = std::min(divided_up(vectors, p.pieces), MOST_BYTES / (p.lanes * p.itemsize));
-  p.points = batch;
+  p.points = batch, p.few = p.direct = false;
   cut(p, each * p.lanes, std::max<i64>(1, p.layers), extra);
   return p;
 }

@@ -128,34 +128,36 @@ class CompiledTraining:
         }
         batch = self.states.new_empty((*network.field.layout.lead, self.batch, width))
         self.one_batch = batch
-        plan, _, _ = fused.locate(network.program, network.values(), batch)
+        plan = fused.locate(network.program, network.values(), batch).plan
         self.training = native.Training(plan, arrays, settings)
+        # Calls grow from one step, as nobody knows before how long a step takes.
+        self.most = 1
 
     def epoch(self, order: Tensor, number: int, observer: Observer | None = None) -> list[Epoch]:
         """One epoch of every network; ``order`` is ``(E or 1, samples)``.
 
-        It is cut into calls of at most `CALL_SECONDS`, which changes no number. An iteration that
-        is observed is a call of its own. A network whose loss is not finite keeps its weights
-        until the next epoch; its losses are NaN.
+        It is cut into calls of at most `CALL_SECONDS`, which changes no number; the first is as
+        long as the last epoch's. An iteration that is observed is a call of its own. A network
+        whose loss is not finite keeps its weights until the next epoch; its losses are NaN.
         """
         rows = np.ascontiguousarray(order.numpy())
         batches = -(-rows.shape[1] // self.batch)
         losses = np.full((len(self.parameters), batches, 3), np.nan)
         rates = [self.config.learning_rate_at(number + k / batches) for k in range(batches)]
         network = self.network
-        _, addresses, _keep = fused.locate(network.program, network.values(), self.one_batch)
+        located = fused.locate(network.program, network.values(), self.one_batch)
         self._read()
         lost: dict[int, list[np.ndarray]] = {}
-        at, most = 0, 1
+        at = 0
         while at < batches:
-            iteration, count = number * batches + at, min(most, batches - at)
+            iteration, count = number * batches + at, min(self.most, batches - at)
             wait = count if observer is None else -iteration % observer.every
             count = min(count, wait or 1)
             if wait == 0:
                 self._write()  # the observer sees the weights before the step
             start = time.perf_counter()
             losses[:, at : at + count] = self.training.run(
-                addresses,
+                located.addresses,
                 rows,
                 at,
                 np.array(rates[at : at + count]),
@@ -166,9 +168,10 @@ class CompiledTraining:
             self._restore_lost(lost, losses[:, at : at + count])
             if observer is not None and wait == 0:
                 self._show(observer, iteration, rows[:, at * self.batch : (at + 1) * self.batch])
-            # Calls grow from one step, as nobody knows before how long a step takes.
-            most = max(1, min(2 * most, int(CALL_SECONDS / max(seconds, 1e-9))))
             at += count
+            # The last batch of an epoch may be a small one, whose time tells little.
+            longest = 2 * self.most if at < batches else self.most
+            self.most = max(1, min(longest, int(CALL_SECONDS / max(seconds, 1e-9))))
         self._write()
         return [self._summary(losses[e], rows.shape[1]) for e in range(len(losses))]
 

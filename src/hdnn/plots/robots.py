@@ -39,11 +39,12 @@ def ways(axis: Axes, positions: ArrayLike, targets: ArrayLike, trained: int, hal
     axis.scatter(x, y, s=42, facecolors="none", edgecolors=theme.muted, lw=0.8)
     for k in range(places.shape[1]):
         color, way = theme.color(2 * k // places.shape[1]), places[:, k]
-        axis.plot(*way[trained:].T, color=color, linewidth=0.6, alpha=0.45)
+        # Every fourth step is enough for an eye, and for a small SVG.
+        axis.plot(*way[trained::4].T, color=color, linewidth=0.6, alpha=0.45)
         axis.plot(*way[: trained + 1].T, color=color, linewidth=1.3)
         axis.plot(*way[-1], "o", ms=4, color=color)
-    side = (-half, half)
-    clean(axis).set(xlim=side, ylim=side, box_aspect=1)
+    side, ticks = (-half, half), (-half, -half / 2, 0, half / 2, half)
+    clean(axis).set(xlim=side, ylim=side, xticks=ticks, yticks=ticks, box_aspect=1)
     return axis
 
 

@@ -21,7 +21,7 @@ help:  ## list the targets
 
 setup: $(VENV)/.dev  ## make .venv with hdnn (editable) and the development tools
 
-demo: $(VENV)/.dev  ## train Hamiltonian networks and ResNets on the Swiss roll, and draw what they learn
+demo: $(VENV)/.dev  ## run robots, identify a system, train the paper's networks: demo.png and demo.html
 	$(PY) -m hdnn demo
 
 # One torch thread a process: two processes with two threads each are slower than either alone.

@@ -3,12 +3,13 @@
     python benchmarks/robots.py            # what has no record yet; under an hour on one core
     python benchmarks/robots.py --only trained --seeds 2
     python benchmarks/robots.py --page     # writes the tables of results/robots/README.md
+    python benchmarks/robots.py --weights  # trains two controllers, and writes what the demo shows
 
 The benchmark of Furieri, Galimberti, Zakwan and Ferrari-Trecate, "Distributed neural network
 control with dependability guarantees" (L4DC 2022): robots of mass 1 with spring and friction, at
 targets that lie across, two columns of six; the cost is that of states, forces and collisions. Here
 the controllers see velocities sampled every 0.05 s, of the robot and its two neighbors on a ring,
-and hold their forces in between; the plant is computed exactly. All train with Adam
+and hold their forces in between; the plant is computed exactly (`hdnn.robots`). All train with Adam
 at 0.01; only the state-space controller starts from a design.
 """
 
@@ -26,136 +27,45 @@ from pages import fill
 from torch import Tensor, nn
 
 import hdnn
-from hdnn.control import LinearPlant, gain_limit, sampled
+from hdnn.control import gain_limit
 from hdnn.files import read_json_lines, write_json_lines
-from hdnn.statespace import Cell
+from hdnn.robots import (
+    APART,
+    HORIZON,
+    LONG,
+    MLP,
+    ROBOTS,
+    STEP,
+    Loop,
+    PerRobot,
+    StateSpaceController,
+    costs,
+    robot,
+    save_weights,
+    simulate,
+    squared_distances,
+    starts_and_targets,
+)
 
 OUT = Path(__file__).resolve().parent.parent / "results" / "robots"
-ROBOTS, STEP = 12, 0.05
-HORIZON, LONG = 100, 1000  # steps: 5 s and 50 s
 SEEDS = range(5)
-GAIN = 30.0
 SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
 GAINS = (20.0, 30.0, 35.0, 39.0, 41.0, 45.0, 50.0, 60.0, 75.0, 100.0)
 UNTRAINED, SWEPT = 30, 16  # controllers with random weights
 
-RING = torch.eye(ROBOTS) + torch.eye(ROBOTS).roll(1, 0) + torch.eye(ROBOTS).roll(-1, 0)
-NEIGHBORS = torch.tensor([[k, (k + 1) % ROBOTS, (k - 1) % ROBOTS] for k in range(ROBOTS)])
+
+# --- controllers beside those of hdnn.robots ------------------------------------------------------
 
 
-def starts_and_targets() -> tuple[Tensor, Tensor]:
-    """Momentum and position of every robot, ``(12, 4)`` each."""
-    starts, targets = [], []
-    for column in (-3.0, 3.0):
-        for k, height in enumerate((5.0, 3.0, 1.0, -1.0, -3.0, -5.0)):
-            starts.append([0.0, 0.5 if k < 3 else -0.5, column, height])
-            targets.append([0.0, 0.0, -column, -height])
-    return torch.tensor(starts), torch.tensor(targets)
+class DampedMLP(MLP):
+    """MLP(v) - MLP(0) - k v with a learned k > 0."""
 
-
-def robot(mass: float = 1.0, spring: float = 1.0, friction: float = 0.2) -> LinearPlant:
-    """One robot in the plane: momentum and distance from the target; the output is the velocity."""
-    none, one = torch.zeros(2, 2), torch.eye(2)
-    A = torch.kron(torch.tensor([[-friction / mass, -spring], [1 / mass, 0.0]]), torch.eye(2))
-    return sampled(A, torch.cat([one, none]), torch.cat([one / mass, none], 1), step=STEP)
-
-
-# --- controllers: a state and a step from velocities (B, 12, 2) to forces -------------------------
-
-State = Any
-Loop = tuple[Callable[[int], State], Callable[[State, Tensor], tuple[State, Tensor]]]
-
-
-class StateSpaceController(nn.Module):
-    """Units and dynamics for every robot, inputs along the ring; passive, so the force is -y."""
-
-    def __init__(self, seed: int, scale: float = 0.1, gain: float = GAIN) -> None:
-        super().__init__()
-        n, m, each = 8, 16, torch.eye(ROBOTS)
-        blocks = {
-            "K": torch.kron(each, torch.ones(m, n)),
-            "L": torch.eye(ROBOTS * n),
-            "A": torch.kron(each, torch.ones(n, n)),
-            "G": torch.kron(RING, torch.ones(n, 2)),
-        }
-        self.net = hdnn.StateSpace(
-            inputs=2 * ROBOTS,
-            states=ROBOTS * n,
-            units=ROBOTS * m,
-            step=STEP,
-            mu=0.05,
-            passive=True,
-            gain=gain,
-            structure={name: block > 0 for name, block in blocks.items()},
-            learn_initial=True,
-            generator=torch.Generator().manual_seed(seed),
-            scale=scale,
-        )
-        # It begins as an oscillator for each axis, driven by the velocity.
-        half = n // 2
-        J, drive = torch.zeros(n, n), torch.zeros(n, 2)
-        J[:half, half:], J[half:, :half] = -torch.eye(half), torch.eye(half)
-        drive[0, 0] = drive[1, 1] = 1.0
-        start = {
-            "A": torch.kron(each, J) / 2 * STEP,
-            "G": torch.kron(each, drive),
-            "L": 0.6 * torch.eye(ROBOTS * n),
-        }
-        layer = self.net.weights[0]
-        with torch.no_grad():
-            layer.K.mul_(3.0)
-            layer.A.mul_(0.1 * STEP)
-            for name, value in start.items():
-                getattr(layer, name).add_(value[blocks[name] > 0])
-            self.net.x0[::n] = 3.0
-
-    def loop(self) -> Loop:
-        cell: Cell = self.net.assemble()
-
-        def step(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-            x, y = cell.step(x, v.flatten(-2))
-            return x, -y.unflatten(-1, (ROBOTS, 2))
-
-        return cell.initial, step
-
-
-class PerRobot(nn.Module):
-    """The same small function for a robot's own sensors, with weights of its own."""
-
-    def __init__(self, shapes: dict[str, tuple[int, ...]], seed: int, scale: float) -> None:
-        super().__init__()
-        draw = torch.Generator().manual_seed(seed)
-        for name, shape in shapes.items():
-            fan = shape[-1] if len(shape) > 1 else 1
-            size = scale / fan**0.5 if len(shape) > 1 else 0.1 * scale
-            start = size * torch.randn(ROBOTS, *shape, generator=draw)
-            self.register_parameter(name, nn.Parameter(start))
-
-    @staticmethod
-    def seen(v: Tensor) -> Tensor:
-        """The velocities of a robot and its neighbors: ``(B, 12, 6)``."""
-        return v[..., NEIGHBORS, :].flatten(-2)
-
-    @staticmethod
-    def apply_weights(W: Tensor, x: Tensor) -> Tensor:
-        return torch.einsum("roi,bri->bro", W, x)
-
-
-class MLP(PerRobot):
-    """6 - 16 - 2 for every robot: 1,752 parameters, as published."""
-
-    def __init__(self, seed: int, scale: float = 1.0, damped: bool = False) -> None:
-        super().__init__({"W": (16, 6), "b": (16,), "V": (2, 16), "c": (2,)}, seed, scale)
-        self.damping = nn.Parameter(torch.zeros(ROBOTS, 1)) if damped else None
-
-    def force(self, v: Tensor) -> Tensor:
-        s = torch.tanh(self.apply_weights(self.W, self.seen(v)) + self.b)
-        return self.apply_weights(self.V, s) + self.c
+    def __init__(self, seed: int, scale: float = 1.0) -> None:
+        super().__init__(seed, scale)
+        self.damping = nn.Parameter(torch.zeros(ROBOTS, 1))
 
     def loop(self) -> Loop:
         def step(x: None, v: Tensor) -> tuple[None, Tensor]:
-            if self.damping is None:
-                return None, self.force(v)
             still = self.force(torch.zeros_like(v))  # 0 is an equilibrium
             return None, self.force(v) - still - nn.functional.softplus(self.damping) * v
 
@@ -194,58 +104,16 @@ class GRU(PerRobot):
 
 
 CONTROLLERS: dict[str, Callable[..., nn.Module]] = {
-    "state space": StateSpaceController,
-    "MLP": MLP,
+    **hdnn.robots.CONTROLLERS,
     "MLP, trained on 2T": MLP,
-    "MLP with damping": lambda seed, scale=1.0: MLP(seed, scale, damped=True),
+    "MLP with damping": DampedMLP,
     "GRU": GRU,
     "linear": Linear,
 }
 ITERATIONS = {"state space": 200, "GRU": 200}  # of the others 300
 
 
-# --- the loop and its cost ------------------------------------------------------------------------
-
-
-def simulate(
-    controller: nn.Module,
-    steps: int,
-    plant: LinearPlant | None = None,
-    starts: Tensor | None = None,
-    delay: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """Distances from the targets ``(steps + 1, B, 12, 4)`` and forces ``(steps, B, 12, 2)``."""
-    first, targets = starts_and_targets()
-    z = ((first if starts is None else starts) - targets).reshape(-1, ROBOTS, 4)
-    plant = plant or robot()
-    initial, step = controller.loop()
-    x, states, forces = initial(len(z)), [z], []
-    waiting = [torch.zeros(len(z), ROBOTS, 2)] * delay
-    for _ in range(steps):
-        x, force = step(x, plant.measure(z))
-        waiting.append(force)
-        applied = waiting.pop(0)
-        z = plant.advance(z, applied)
-        states.append(z)
-        forces.append(applied)
-    return torch.stack(states), torch.stack(forces)
-
-
-def squared_distances(states: Tensor) -> Tensor:
-    positions = states[..., 2:] + starts_and_targets()[1][:, 2:]
-    return (positions.unsqueeze(-2) - positions.unsqueeze(-3)).square().sum(-1)
-
-
-APART = ~torch.eye(ROBOTS, dtype=torch.bool)
-
-
-def costs(states: Tensor, forces: Tensor, discount: float = 1.0) -> Tensor:
-    """The cost of every sample: states, half of the squared forces, and near collisions."""
-    weights = (discount ** (STEP * torch.arange(len(states)))).flip(0)[:, None]
-    near = squared_distances(states)
-    collisions = 50 * ((1 / (near + 1e-3)) * (near.detach() < 0.49) * APART).sum((0, 2, 3))
-    own = (states.square().sum((2, 3)) * weights).sum(0)
-    return own + 0.5 * forces.square().sum((0, 2, 3)) + collisions
+# --- training and what is measured ----------------------------------------------------------------
 
 
 def train(name: str, seed: int) -> tuple[nn.Module, float]:
@@ -425,6 +293,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("trained", "untrained", "gains"))
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
     parser.add_argument("--page", action="store_true", help="write the tables of the page")
+    parser.add_argument("--weights", action="store_true", help="write the weights of the demo")
     arguments = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
@@ -432,6 +301,9 @@ def main() -> None:
     if arguments.page:
         page = OUT / "README.md"
         page.write_text(fill(page.read_text(), pages()))
+        return
+    if arguments.weights:
+        save_weights({name: train(name, seed=0)[0] for name in hdnn.robots.CONTROLLERS})
         return
     for name, key, compute in jobs(arguments.only, arguments.seeds):
         known = records(name)

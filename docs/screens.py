@@ -1,4 +1,4 @@
-"""The screens of docs/look.md, at 80 columns: ``python docs/screens.py``.
+"""The screens of docs/look.md, at 80 columns: ``python docs/screens.py``, or with names of screens.
 
 Every command is executed as on a terminal, in a temporary folder, and what it shows is written as
 SVG to docs/figures/screens.
@@ -27,6 +27,8 @@ SCREENS = {
     "error": "hdnn train irsi",
     "predict": "hdnn predict run new.csv --out predictions.csv",
     "evaluate": "hdnn evaluate run",
+    "demo": "hdnn demo",
+    "identify": "hdnn identify two-tanks --states 2 --out tanks",
 }
 """What is shown, by the name of its file, in the order of execution."""
 
@@ -65,14 +67,14 @@ def write(name: str, command: str, text: str) -> None:
     (FOLDER / f"{name}-{WIDTH}.svg").write_text(svg, encoding="utf-8")
 
 
-def main() -> None:
-    """Write all screens."""
+def main(names: list[str]) -> None:
+    """Write the screens of these names, or all; those of a run need that of its training."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "new.csv").write_text(NEW)
-        for name, command in SCREENS.items():
-            write(name, command, shown(command, Path(folder)))
+        for name in names or SCREENS:
+            write(name, SCREENS[name], shown(SCREENS[name], Path(folder)))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

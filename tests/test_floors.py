@@ -52,6 +52,8 @@ model = hdnn.Model(net, 1, hdnn.Padding(2, 4))
 hdnn.save(model, path)
 x = torch.randn(5, 2)
 assert torch.equal(hdnn.load(path)(x), model(x))
+record = hdnn.analysis.profile(net, y)
+assert "<table>" in record._repr_html_() + hdnn.analysis.certify(net, y)._repr_html_()
 """
 
 
@@ -80,6 +82,15 @@ for name in NAMES.split():
         assert "pandas" in str(error) and "pip install 'hdnn[app]'" in str(error), error
     else:
         raise AssertionError(name)
+record = hdnn.analysis.norms(torch.eye(2))
+net = hdnn.network("H1", features=2, layers=1, T=1.0)
+for draw in (record.plot, hdnn.analysis.certify(net, torch.ones(1, 2)).plot):
+    try:
+        draw()
+    except hdnn.HdnnError as error:
+        assert "matplotlib" in str(error) and "pip install 'hdnn[app]'" in str(error), error
+    else:
+        raise AssertionError(draw)
 """
 
 

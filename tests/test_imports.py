@@ -14,12 +14,24 @@ import hdnn
 
 ROOT = Path(hdnn.__file__).parent
 CORE = (
-    *("errors", "testing", "files", "threads", "program", "fields", "ode", "schemes", "kernels"),
-    *("backends", "networks", "zoo", "statespace", "control", "models", "refinement", "analysis"),
+    *("errors", "notebooks", "progress", "testing", "files", "threads", "program", "fields"),
+    *(
+        "ode",
+        "schemes",
+        "kernels",
+        "backends",
+        "networks",
+        "zoo",
+        "statespace",
+        "control",
+        "models",
+        "refinement",
+    ),
+    "analysis",
 )
 APPLICATION = (
-    *("application", "progress", "config", "data", "training", "identification"),
-    "estimators",
+    *("application", "config", "data", "robots", "training"),
+    *("identification", "estimators"),
     *("plots", "reports", "playground", "paper", "cli"),
 )
 LEVEL = {name: level for level, name in enumerate((*CORE, *APPLICATION))}

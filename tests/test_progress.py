@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
+import torch
 
+import hdnn
 from hdnn import progress
 
 
@@ -47,3 +49,13 @@ def test_the_time_left_is_what_the_rest_takes_at_the_same_speed(
         "epochs: 50 of 80",
         "epochs: 60 of 80, about 40 s left",
     ]
+
+
+def test_certificates_and_estimates_say_how_far_they_are() -> None:
+    heard: list[tuple[str, int, int]] = []
+    with progress.listening(lambda *call: heard.append(call)):
+        net = hdnn.network("H1", features=2, layers=2, T=1.0)
+        checks = hdnn.analysis.certify(net, torch.ones(3, 2)).checks
+        assert heard[-1] == ("checking statements", len(checks) - 1, len(checks) - 1)
+        hdnn.analysis.watch(torch.nn.Linear(70, 70), limit=1)(torch.ones(3, 70))
+    assert heard[-1] == ("measuring layers", 4, 4)

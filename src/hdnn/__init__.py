@@ -64,8 +64,8 @@ _LAZY = {
     "zoo": ("network",),
 }
 _MODULES = {module.name for module in pkgutil.iter_modules(__path__)} - {"__main__"}
-_INTERNAL = {"application", "cli", "errors", "files", "kernels", "networks", "playground"}
-_INTERNAL |= {"progress", "refinement", "reports", "threads"}
+_INTERNAL = {"application", "cli", "errors", "files", "kernels", "networks", "notebooks"}
+_INTERNAL |= {"playground", "progress", "refinement", "reports", "robots", "threads"}
 """Modules of which users need no more than what is listed above: completion leaves them out."""
 
 

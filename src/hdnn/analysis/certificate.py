@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
 
+from hdnn import notebooks
 from hdnn.analysis.checks import CHECKS, Check
 from hdnn.analysis.context import Context
 from hdnn.analysis.jacobians import check_single_network, unless_large
@@ -17,7 +19,11 @@ from hdnn.analysis.recurrent import state_space_checks
 from hdnn.analysis.watch import undisturbed
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.networks import HamiltonianNetwork, without_autocast
+from hdnn.progress import track
 from hdnn.statespace import StateSpace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WIDTH = 80
 """Columns of a printed certificate."""
@@ -78,6 +84,36 @@ class Certificate:
             if check.name == name:
                 return check
         raise unknown_name("check", name, [check.name for check in self.checks])
+
+    def plot(self, axis: Axes | None = None) -> Axes:
+        """Draw by what factor each statement holds.
+
+        Args:
+            axis: where to draw; None: a new one, of pyplot.
+
+        Returns:
+            The axis; see `hdnn.plots.margins`.
+
+        Raises:
+            MissingPackageError: there is no matplotlib.
+
+        >>> import hdnn, torch
+        >>> net = hdnn.network("MS3", features=4, layers=6, T=0.5)
+        >>> axis = hdnn.analysis.certify(net, torch.randn(8, 4)).plot()
+        >>> axis.get_yticklabels()[0].get_text()
+        'interconnection'
+        """
+        plots = notebooks.plots()
+        drawn: Axes = plots.margins(plots.given_or_new(axis, 4.4), self)
+        return drawn
+
+    def _repr_html_(self) -> str:
+        shown = [check for check in self.checks if check.holds is not None]
+        rows = [[c.verdict, c.name, c.comparison, c.statement, c.consequence] for c in shown]
+        header = ["verdict", "check", "measured", "statement", "meaning"]
+        title = f"{self.network}; {self.samples} samples, {self.dtype}"
+        verdict = "everything that is proved holds" if self.ok else "what is proved does not hold"
+        return notebooks.table(title, header, rows, [verdict])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON.
@@ -169,6 +205,13 @@ class ModelCertificate:
         """
         blocks = {name: block.to_dict() for name, block in self.blocks.items()}
         return {"model": self.model, "ok": self.ok, "blocks": blocks, "others": [*self.others]}
+
+    def _repr_html_(self) -> str:
+        parts = [
+            f"<h4>{html.escape(name)}</h4>{certificate._repr_html_()}"
+            for name, certificate in self.blocks.items()
+        ]
+        return "".join([*parts, f"<p>{html.escape(self.scope)}</p>"])
 
     def __str__(self) -> str:
         parts = [f"{name}:\n{certificate}" for name, certificate in self.blocks.items()]
@@ -274,7 +317,7 @@ def _certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
         context = Context(net, y)
         checks = [finite(context)]
         if checks[0].holds:
-            checks += [check(context) for check in others]
+            checks += [check(context) for check in track(others, "checking statements")]
     title = " ".join(net.extra_repr().split())
     dtype = str(context.dtype).removeprefix("torch.")
     return Certificate(title, context.samples, dtype, tuple(checks))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hdnn import notebooks
 from hdnn.errors import HdnnError
 from hdnn.kernels import native
 from hdnn.threads import one_thread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SHOWN = 17
 """Rows that a printed record has at most."""
@@ -131,22 +135,60 @@ class Norms:
             for place, layer in enumerate(self.layers[:-1])
         }
 
-    def __repr__(self) -> str:
+    def plot(self, axis: Axes | None = None, label: str = "", color: str | None = None) -> Axes:
+        """Draw the mean along depth, and the range of the samples as a band.
+
+        Args:
+            axis: where to draw; None: a new one, of pyplot.
+            label: text next to the curve.
+            color: of the curve; None is blue.
+
+        Returns:
+            The axis; of an ensemble with its first network.
+
+        Raises:
+            MissingPackageError: there is no matplotlib.
+
+        >>> import hdnn, torch
+        >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
+        >>> axis = hdnn.analysis.profile(net, torch.randn(10, 4)).plot(label="H1")
+        >>> axis.get_yscale(), axis.texts[0].get_text()
+        ('log', 'H1')
+        """
+        plots = notebooks.plots()
+        first = self if self.mean.ndim == 1 else self._first()
+        axis = plots.given_or_new(axis)
+        drawn: Axes = plots.norms_by_depth(axis, first, label, color or plots.LIGHT.color(0))
+        drawn.set_ylabel("norm of $dy_N/dy_\\ell$")
+        return drawn
+
+    def _first(self) -> Norms:
+        """Of the first network of an ensemble."""
+        plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        first: dict[str, Any] = {k: v[0] for k, v in plain.items() if isinstance(v, Tensor)}
+        return Norms(**{**plain, **first})
+
+    def _table(self) -> tuple[str, list[tuple[str, ...]]]:
+        """What people see: a title, and rows of texts, of which the first is the header."""
         columns = {name: getattr(self, name.replace(" ", "_")) for name in COLUMNS}
         columns = {name: column for name, column in columns.items() if column is not None}
         table = [("layer", *columns)]
         for k in spaced_depths(len(self.layers) - 1, SHOWN):
             numbers = [column.reshape(-1, len(self.layers))[0, k] for column in columns.values()]
             table.append((str(self.layers[k]), *(f"{float(x):.4g}" for x in numbers)))
-        width = max(len(row[0]) for row in table)
         networks = "" if self.mean.ndim == 1 else f", first of {len(self.mean)} networks"
         title = f"reaction of the output to a change at each layer, {self.samples} samples"
-        return "\n".join(
-            [
-                title + networks + ("" if self.exact else ", estimated"),
-                *(f"{row[0]:{width}}" + "".join(f"{c:>11}" for c in row[1:]) for row in table),
-            ]
-        )
+        return title + networks + ("" if self.exact else ", estimated"), table
+
+    def _repr_html_(self) -> str:
+        title, (header, *rows) = self._table()
+        return notebooks.table(title, header, rows)
+
+    def __repr__(self) -> str:
+        title, table = self._table()
+        width = max(len(row[0]) for row in table)
+        lines = [f"{row[0]:{width}}" + "".join(f"{c:>11}" for c in row[1:]) for row in table]
+        return "\n".join([title, *lines])
 
 
 def norms(M: Tensor) -> Norms:

@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from hdnn.analysis.norms import Norms, extreme_singular_values, norm_of_mean
 from hdnn.errors import HdnnError
 from hdnn.program import Function
+from hdnn.progress import track
 from hdnn.threads import one_thread
 
 MAX_NUMBERS = 2**25
@@ -104,10 +105,12 @@ def watch(
             if exact:
                 values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(rows)]
                 return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
-            largest, of_mean = (
-                torch.stack([_power(h, rows[-1], shared, iterations, tolerance) for h in rows])
-                for shared in (False, True)
-            )
+            calls = [(h, shared) for shared in (False, True) for h in rows]
+            found = [
+                _power(h, rows[-1], shared, iterations, tolerance)
+                for h, shared in track(calls, "measuring layers")
+            ]
+            largest, of_mean = torch.stack(found[: len(rows)]), torch.stack(found[len(rows) :])
         unknown = torch.full_like(largest, torch.nan)  # power iteration does not see the smallest
         return Norms.of_samples(names, largest, unknown, of_mean[:, 0], exact=False)
 

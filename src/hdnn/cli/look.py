@@ -40,7 +40,10 @@ def report(
         Run.open(run)  # raises before the default path inside it is checked
     path = run / "report.html" if out is None else out
     check_path(path, PAGES, "page")
-    with working("making the report"):
+    if is_identification(run):
+        with working("making the report"):
+            report_of_run(run, compare).save(path)
+    else:
         report_of_run(run, compare).save(path)
     say(f"report: {path}  (open it in a browser)")
 

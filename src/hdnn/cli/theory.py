@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say
+from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say, working
 from hdnn.cli.loaded import Data, load_run
 from hdnn.errors import HdnnError, printable
 
@@ -95,7 +95,7 @@ def advise(
         X = trained_on.X
     if model.stem.takes_images:
         raise HdnnError("advise serves planar data sets and tables, not images")
-    with torch.no_grad():
+    with torch.no_grad(), working("examining the network"):
         advice = analysis.advise(model.network, model.preprocess(evenly(X, samples)))
     if as_json:
         emit(advice.to_dict())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from hdnn.identification.levenberg import initial_state
 from hdnn.identification.search import Identification, identify
 from hdnn.identification.simulation import Fit, free_run, predict
 from hdnn.statespace import StateSpace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Signals = Array | list[Array]
 
@@ -192,6 +195,25 @@ class SystemIdentifier(BaseEstimator):  # type: ignore[misc]
             for parts in (outputs, simulated)
         ]
         return Fit.of(*cut).fit
+
+    def plot(self, U: Any, Y: Any, axis: Axes | None = None, output: int = 0) -> Axes:
+        """Draw an output of recordings, measured and simulated by both models.
+
+        Args:
+            U: inputs ``(time, inputs)``, or a list of such arrays, of which the first is drawn.
+            Y: outputs ``(time, outputs)``, or a list of as many; the first ones tell the initial
+                state, and are not drawn.
+            axis: where to draw; None: a new one, of pyplot.
+            output: which of the outputs.
+
+        Returns:
+            The axis.
+
+        Raises:
+            HdnnError: these are no recordings of the system.
+        """
+        check_is_fitted(self, "model_")
+        return self.result_.plot(U, Y, axis, output)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the models and `result_` to a folder, as `hdnn.identification.Identification` does.

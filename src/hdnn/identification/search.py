@@ -18,16 +18,17 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import joblib
 import numpy as np
 import torch
 from torch import Tensor
 
+from hdnn import notebooks
 from hdnn.config import IdentificationConfig
 from hdnn.data.recordings import LEAST, Parts, Recordings
-from hdnn.errors import FileFormatError, HdnnError, StorageError
+from hdnn.errors import FileFormatError, HdnnError, StorageError, shortened
 from hdnn.files import atomic, read_json, read_json_lines, write_json_lines
 from hdnn.identification import windows
 from hdnn.identification.levenberg import Segments, fit, states_of
@@ -46,6 +47,9 @@ from hdnn.models import load, save
 from hdnn.progress import Meter
 from hdnn.statespace import Bounds, StateSpace, gain_of
 from hdnn.threads import one_thread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LINEAR = ("L", "A", "G", "C", "D", "c")
 ALL = ("K", "L", "A", "G", "B", "b", "C", "D", "c")
@@ -291,6 +295,84 @@ class Identification:
                 f"most {self.gain:.4g}; cannot diverge for any bounded input",
             ]
         )
+
+    def plot(self, U: Any, Y: Any, axis: Axes | None = None, output: int = 0) -> Axes:
+        """Draw an output of recordings, measured and simulated by both models.
+
+        Args:
+            U: inputs ``(time, inputs)``, or a list of such arrays, of which the first is drawn.
+            Y: outputs ``(time, outputs)``, or a list of as many; the first ones tell the initial
+                state, and are not drawn.
+            axis: where to draw; None: a new one, of pyplot.
+            output: which of the outputs.
+
+        Returns:
+            The axis.
+
+        Raises:
+            HdnnError: these are no recordings of the system.
+
+        >>> from hdnn.data import load_recordings
+        >>> recordings = load_recordings("damped-pendulum").test
+        >>> config = IdentificationConfig(states=2, iterations=3, restarts=1, test=0.2)
+        >>> axis = identify(recordings, config).plot(recordings.inputs[0], recordings.outputs[0])
+        >>> [line.get_label() for line in axis.lines]
+        ['measured', 'linear model', 'network']
+        """
+        if not 0 <= output < len(self.output_names):
+            names = ", ".join(f"{k} ({name})" for k, name in enumerate(self.output_names))
+            raise HdnnError(f"output is one of {names}; got {output!r:.40}")
+        plots, recordings = notebooks.plots(), self.as_recordings(U, Y)
+        skip, y = recordings.skip[0], recordings.outputs[0]
+        models = {"linear model": self.linear, "network": self.model}
+        lines = {"measured": y} | {k: simulate(m, recordings)[0] for k, m in models.items()}
+        drawn: Axes = plots.signals(
+            plots.given_or_new(axis),
+            self.sampling_time * np.arange(skip, len(y)),
+            {name: values[skip:, output] for name, values in lines.items()},
+        )
+        drawn.set_ylabel(shortened(self.output_names[output], 40))
+        return drawn
+
+    def as_recordings(self, U: Any, Y: Any) -> Recordings:
+        """Recordings with the names of this system; the first outputs tell the initial state.
+
+        Args:
+            U: inputs ``(time, inputs)``, or a list of such arrays.
+            Y: outputs ``(time, outputs)``, or a list of as many.
+
+        Returns:
+            What simulations are compared with.
+
+        Raises:
+            HdnnError: these are no recordings of the system.
+        """
+        given = Recordings.of(U, Y, self.sampling_time)
+        sizes = given.inputs[0].shape[1], given.outputs[0].shape[1]
+        if sizes != (self.model.inputs, self.model.outputs):
+            raise HdnnError(
+                f"U and Y have {sizes[0]} and {sizes[1]} columns, but the model has "
+                f"{self.model.inputs} inputs and {self.model.outputs} outputs"
+            )
+        skip = tuple(min(WARM, len(u) // 2) for u in given.inputs)
+        names = self.input_names, self.output_names
+        return Recordings(given.inputs, given.outputs, self.sampling_time, *names, skip)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [part, name, fit.percent, *(f"{error:.4g}" for error in fit.rmse)]
+            for part, models in self.fits.items()
+            for name, fit in models.items()
+        ]
+        header = ["part", "model", "fit", *(f"RMSE of {name}" for name in self.output_names)]
+        inputs, outputs = (", ".join(names) for names in (self.input_names, self.output_names))
+        size = f"{self.states} states, {self.units} units" if self.units else "linear"
+        proofs = (
+            f"a wrong initial state shrinks by e every {self.time_constant:.4g}: proved",
+            f"gain at most {self.gain:.4g}: proved",
+            "cannot diverge for any bounded input: proved",
+        )
+        return notebooks.table(f"{inputs} → {outputs}: {size}", header, rows, proofs)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write model.safetensors, linear.safetensors and identification.json.

@@ -7,9 +7,20 @@ exported here.
 import hdnn.application  # noqa: F401
 from hdnn.plots.curves import learning_curves, norms_by_depth, record_by_depth
 from hdnn.plots.flow import Flow, flow
+from hdnn.plots.margins import margins
 from hdnn.plots.regions import decision_regions, flow_figure, layer_states, scatter
 from hdnn.plots.signals import autocorrelation, poles, signals
-from hdnn.plots.style import DARK, LIGHT, Theme, bare, clean, label_ends, new_figure, save_figure
+from hdnn.plots.style import (
+    DARK,
+    LIGHT,
+    Theme,
+    bare,
+    clean,
+    given_or_new,
+    label_ends,
+    new_figure,
+    save_figure,
+)
 
 __all__ = [
     "DARK",
@@ -22,9 +33,11 @@ __all__ = [
     "decision_regions",
     "flow",
     "flow_figure",
+    "given_or_new",
     "label_ends",
     "layer_states",
     "learning_curves",
+    "margins",
     "new_figure",
     "norms_by_depth",
     "poles",

@@ -19,7 +19,7 @@ from hdnn.plots.style import LARGE, LIGHT, NORMAL, SMALL, Theme, bare, new_figur
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 LABEL = NORMAL + 1
 """Points of text beside panels that are shown small."""
@@ -214,7 +214,6 @@ def strip_figure(flows: Mapping[str, Flow], labels: np.ndarray, frames: int = 4)
     return figure
 
 
-@torch.no_grad()
 def flow_figure(
     models: Mapping[str, Model],
     points: Tensor,
@@ -246,8 +245,27 @@ def flow_figure(
     >>> len(figure.axes)
     4
     """
-    points, labels = points[:samples], labels[:samples]
     figure = new_figure(2.05 * (frames + 1) + 3.4, 2.3 * len(models) + 0.5, theme)
+    draw_flows(figure, models, points[:samples], labels[:samples], frames)
+    figure.suptitle(title, fontsize=LARGE + 1, color=theme.ink, x=0.01, ha="left")
+    return figure
+
+
+@torch.no_grad()
+def draw_flows(
+    figure: Figure | SubFigure,
+    models: Mapping[str, Model],
+    points: Tensor,
+    labels: Tensor,
+    frames: int = 3,
+) -> None:
+    """What `flow_figure` shows, in a figure or a part of one.
+
+    Args:
+        figure: where to draw.
+        models, points, labels, frames: see `flow_figure`.
+    """
+    theme = theme_of(figure)
     layout = figure.add_gridspec(len(models), frames + 2, width_ratios=[1] * (frames + 1) + [1.55])
     for row, (name, model) in enumerate(models.items()):
         *states, plane = (figure.add_subplot(layout[row, k]) for k in range(frames + 1))
@@ -261,5 +279,3 @@ def flow_figure(
     gradients.set_title(
         "gradient norm $|dy_N/dy_\\ell|$ at layer $\\ell$", fontsize=LABEL, loc="left"
     )
-    figure.suptitle(title, fontsize=LARGE + 1, color=theme.ink, x=0.01, ha="left")
-    return figure

@@ -19,7 +19,7 @@ from hdnn.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 FORMATS = ("png", "svg", "pdf", "jpg")
 
@@ -87,13 +87,14 @@ SMALL, NORMAL, LARGE = 8, 9.5, 12
 """Points of text: ticks, labels, the sentence above a figure."""
 
 
-def theme_of(artist: Axes | Figure) -> Theme:
+def theme_of(artist: Axes | Figure | SubFigure) -> Theme:
     """The theme that suits the background of a figure or of an axis in it, whoever made it."""
     from matplotlib.colors import to_rgba
 
-    assert artist.figure is not None
+    figure = artist.get_figure(root=True)
+    assert figure is not None
     # Green looks brightest and blue darkest; a transparent figure is on a light page.
-    red, green, blue, alpha = to_rgba(artist.figure.get_facecolor())
+    red, green, blue, alpha = to_rgba(figure.get_facecolor())
     return DARK if alpha > 0 and 0.3 * red + 0.6 * green + 0.1 * blue < 0.4 else LIGHT
 
 
@@ -118,6 +119,28 @@ def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.paper)
     FigureCanvasAgg(figure)
     return figure
+
+
+def given_or_new(axis: Axes | None, height: float = 3.2) -> Axes:
+    """An axis to draw on; a new one belongs to pyplot, which shows it.
+
+    Args:
+        axis: taken as it is; None makes a new one.
+        height: of a new one, in inches.
+
+    Returns:
+        The axis.
+
+    >>> from hdnn import plots
+    >>> axis = plots.new_figure(4, 3).subplots()
+    >>> plots.given_or_new(axis) is axis
+    True
+    """
+    if axis is not None:
+        return axis
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(6.4, height), layout="constrained")[1]
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) -> None:

@@ -23,6 +23,7 @@ from hdnn.errors import FileFormatError, HdnnError, shortened
 from hdnn.files import atomic, read_json
 from hdnn.models import Model
 from hdnn.plots.style import DARK, LIGHT, check_path
+from hdnn.progress import Meter, track
 from hdnn.reports import sections, words
 from hdnn.training.build import build
 from hdnn.training.evaluation import metric_text
@@ -113,7 +114,7 @@ def report(
 
         if beside is not None or lead is not None:
             raise HdnnError("beside and lead are for models of tables and images: leave them out")
-        return _fill(
+        return fill(
             "system.html.j2",
             **system.content(system.inputs_of_arrays(identified, X, y, name)),
         )
@@ -154,7 +155,7 @@ def report_of_run(folder: str | os.PathLike[str], compare: bool = False) -> Repo
 
         if compare:
             raise HdnnError(f"{folder} is a run of hdnn identify: its report always compares")
-        return _fill("system.html.j2", **system.content(system.inputs_of_run(Path(folder))))
+        return fill("system.html.j2", **system.content(system.inputs_of_run(Path(folder))))
     return render(inputs_of_run(Path(folder), compare))
 
 
@@ -281,7 +282,9 @@ def _train_resnet(config: Config, data: Dataset) -> Model:
     # A network without a step has no T of its own: the ResNet gets the usual one.
     timed = network.T is not None or network.step is not None
     resnet = build(network.replace(architecture="ResNet", T=network.T if timed else 1.2), data)
-    Trainer(resnet, config.training).fit(data)
+    meter, epochs = Meter("training the ResNet"), config.training.epochs
+    callbacks = [lambda trainer, record: meter(record.epoch, epochs)]
+    Trainer(resnet, config.training, callbacks).fit(data)
     return resnet
 
 
@@ -291,8 +294,9 @@ def _train_resnet(config: Config, data: Dataset) -> Model:
 def render(inputs: ReportInputs) -> Report:
     """The page of what was collected; a new section is a function of `sections` and a macro."""
     with np.errstate(all="ignore"):  # states of a run that diverged are not finite
-        content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
-    return _fill(
+        parts = track(SECTIONS, "making the report, sections")
+        content = {name: getattr(sections, name)(inputs) for name in parts}
+    return fill(
         "report.html.j2",
         title=words.title(inputs.model, inputs.name),
         lead=inputs.lead,
@@ -303,7 +307,16 @@ def render(inputs: ReportInputs) -> Report:
     )
 
 
-def _fill(template: str, **values: Any) -> Report:
+def fill(template: str, **values: Any) -> Report:
+    """The page of a template.
+
+    Args:
+        template: its file.
+        **values: what it shows.
+
+    Returns:
+        The page.
+    """
     environment = Environment(
         loader=PackageLoader("hdnn.reports"),
         autoescape=True,

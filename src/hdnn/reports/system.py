@@ -16,7 +16,7 @@ import torch
 
 from hdnn import plots
 from hdnn.data.recordings import Array, Recordings
-from hdnn.errors import HdnnError, shortened
+from hdnn.errors import shortened
 from hdnn.identification.levenberg import states_of
 from hdnn.identification.responses import (
     OperatingPoint,
@@ -27,7 +27,7 @@ from hdnn.identification.responses import (
 )
 from hdnn.identification.runs import IdentificationRun, evaluate, read
 from hdnn.identification.search import Identification, scored_parts
-from hdnn.identification.simulation import WARM, Fit, scored, simulate, starts
+from hdnn.identification.simulation import Fit, scored, simulate, starts
 from hdnn.reports import words
 from hdnn.reports.sections import chart
 
@@ -132,16 +132,7 @@ def inputs_of_arrays(result: Identification, U: Any, Y: Any, name: str) -> Syste
     Raises:
         HdnnError: these are no recordings of the system.
     """
-    given = Recordings.of(U, Y, result.sampling_time)
-    sizes = given.inputs[0].shape[1], given.outputs[0].shape[1]
-    if sizes != (result.model.inputs, result.model.outputs):
-        raise HdnnError(
-            f"U and Y have {sizes[0]} and {sizes[1]} columns, but the model has "
-            f"{result.model.inputs} inputs and {result.model.outputs} outputs"
-        )
-    skip = tuple(min(WARM, len(u) // 2) for u in given.inputs)
-    names = result.input_names, result.output_names
-    given = Recordings(given.inputs, given.outputs, result.sampling_time, *names, skip)
+    given = result.as_recordings(U, Y)
     fits = {**result.fits, "these data": evaluate(result, given)}
     return SystemInputs(name, result, fits, "these data", given, np.concatenate(given.inputs))
 

@@ -1,8 +1,5 @@
-"use strict";
 (() => {
   const scene = JSON.parse(document.getElementById("scene").textContent);
-  const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const floats = (text) => new Float32Array(bytes(text).buffer);
   const numbers = bytes(scene.numbers);
   const inputs = scene.inputs ? floats(scene.inputs) : null;
   const flows = scene.flows.map((flow) => ({ ...flow, points: floats(flow.points), drawn: [] }));
@@ -12,17 +9,16 @@
   const canvases = [...document.querySelectorAll("canvas[data-flow]")];
   const frames = Math.max(...flows.map((flow) => flow.depths.length));
 
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  let look = {};
+  let look = {}, depth = 0;
   const restyle = () => {
-    look = { ink: css("--ink"), muted: css("--muted"), paper: css("--paper"), grid: css("--grid") };
+    look = { ink: css("--ink"), muted: css("--muted"), grid: css("--grid") };
     look.classes = scene.colors || Array.from({ length: 10 }, (_, k) => css(`--c${k}`));
   };
   const color = (k) => look.classes[k % look.classes.length];
 
   // Where a network of fewer layers is, when the deepest one is at this moment.
   const own = (flow, moment) => (moment / Math.max(frames - 1, 1)) * (flow.depths.length - 1);
-  const layer = (flow) => flow.depths[Math.round(own(flow, moment))];
+  const layer = (flow, moment) => flow.depths[Math.round(own(flow, moment))];
 
   // Points between two depths, at a moment that need not be a whole frame.
   const at = (flow, moment) => {
@@ -93,11 +89,7 @@
   const draw = (canvas, moment) => {
     const flow = flows[Number(canvas.dataset.flow)], place = own(flow, moment);
     const frame = Math.round(place);
-    const side = Math.max(1, Math.round(canvas.clientWidth * Math.min(devicePixelRatio || 1, 2)));
-    if (canvas.width !== side) canvas.width = canvas.height = side;
-    const context = canvas.getContext("2d");
-    context.fillStyle = look.paper;
-    context.fillRect(0, 0, side, side);
+    const [context, side] = blank(canvas);
     if (canvas.dataset.kind === "input") {
       context.imageSmoothingEnabled = true;
       context.drawImage(regionImage(flow, frame), 0, 0, side, side);
@@ -117,45 +109,17 @@
     ring(context, side, scatter(context, side, flow.drawn, flow.box));
   };
 
-  let moment = frames - 1;
-  const show = (value) => {
-    moment = value;
-    const texts = flows.map((flow) => `layer ${layer(flow)} of ${flow.last}`);
+  const show = (moment) => {
+    restyle();
+    const texts = flows.map((flow) => `layer ${layer(flow, moment)} of ${flow.last}`);
     const text = [...new Set(texts)].join(", ");
-    slider.value = String(Math.round(value));
-    slider.setAttribute("aria-valuetext", text);
     output.textContent = text;
-    canvases.forEach((canvas) => draw(canvas, value));
+    depth = layer(flows[0], moment);
+    canvases.forEach((canvas) => draw(canvas, moment));
+    return text;
   };
-
-  let running = null;
-  const stop = () => {
-    if (running !== null) cancelAnimationFrame(running);
-    running = null;
-    play.textContent = "Play";
-  };
-  const start = () => {
-    const from = moment >= frames - 1 ? 0 : moment;
-    const length = matchMedia("(prefers-reduced-motion: reduce)").matches ? 12000 : 6000;
-    let begin = null;
-    play.textContent = "Pause";
-    const step = (now) => {
-      begin = begin === null ? now : begin;
-      const next = from + ((now - begin) / length) * (frames - 1);
-      if (next >= frames - 1) { show(frames - 1); stop(); return; }
-      show(next);
-      running = requestAnimationFrame(step);
-    };
-    running = requestAnimationFrame(step);
-  };
-  play.addEventListener("click", () => (running === null ? start() : stop()));
-  slider.addEventListener("input", () => { stop(); show(Number(slider.value)); });
-  const again = () => { restyle(); show(moment); };
-  new ResizeObserver(again).observe(document.querySelector("main"));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-  again();
-  if ("autoplay" in play.dataset && !matchMedia("(prefers-reduced-motion: reduce)").matches) start();
+  player({ slider, play, last: frames - 1, seconds: 6, show });
 
   // What is drawn now, for whoever wants the numbers.
-  window.hdnnReport = { drawn: (k) => Array.from(flows[k].drawn), depth: () => layer(flows[0]) };
+  window.hdnnReport = { drawn: (k) => Array.from(flows[k].drawn), depth: () => depth };
 })();

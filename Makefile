@@ -55,6 +55,8 @@ bench: $(VENV)/.bench  ## compare speed (ratios on one machine) with the bench e
 
 docs: $(VENV)/.docs  ## build the site into build/docs; a warning is an error
 	$(PY) -m sphinx -q -W --keep-going -j auto -b html docs build/docs
+	@echo "The site is in build/docs. To look at it, the playground included:" \
+	    "$(PY) -m http.server --directory build/docs, then http://localhost:8000"
 
 wheel:  ## build wheel and sdist into dist, and use both from a fresh environment
 	.ci/wheel $(PYTHON)

@@ -1,8 +1,9 @@
-"""Measures speed and memory against peers: medians of one interleaved run.
+r"""Measures speed and memory against peers: medians of one interleaved run.
 
     python benchmarks/bench.py --json > benchmarks/results.json     the whole table
     python benchmarks/bench.py --group small --seconds 6            some rows of it, longer
-    python benchmarks/bench.py --group crossovers --json > benchmarks/crossovers.json
+    HDNN_ISA=avx2 python benchmarks/bench.py --group crossovers --json \
+        > benchmarks/crossovers/avx2-2.json                         instruction set and threads
 
 Peers in JAX run in environments of their own, as the fastest JAX on CPUs is an old one:
 

@@ -1,7 +1,8 @@
-"""Writes the tables and the figure of docs/performance.md, and the README's, from the records.
+r"""Writes the tables and the figure of docs/performance.md, and the README's, from the records.
 
 python benchmarks/bench.py --jax ... --json > benchmarks/results.json
-OMP_NUM_THREADS=1 python benchmarks/bench.py --group crossovers --json > benchmarks/crossovers.json
+HDNN_ISA=avx2 OMP_NUM_THREADS=1 python benchmarks/bench.py --group crossovers --json \
+    > benchmarks/crossovers/avx2-1.json     # and avx512, baseline; one and two threads
 OMP_NUM_THREADS=1 python benchmarks/recurrent.py --jax ... --json > benchmarks/recurrent.json
 python benchmarks/report.py
 """
@@ -32,6 +33,7 @@ LINES = {
     "lean": (2, "lean memory"),
 }
 """Of the figure: numbers in the palette, and labels."""
+ISA = {"avx512": "AVX-512", "avx2": "AVX2", "baseline": "baseline"}
 README_ROWS = (0, 5, 7, 9, 11, 14)
 """A small network, an ensemble, a shallow one, one sample, images, and a wide network."""
 
@@ -103,17 +105,25 @@ def training_table(records: dict[str, Any]) -> str:
     return markdown(heads, rows, left=1)
 
 
-def crossover_table(records: dict[str, Any]) -> str:
-    """Networks and sizes down, widths across: reference / fused."""
-    frame = pd.json_normalize(records["cases"])
+def crossover_table() -> str:
+    """Kernels, networks and sizes down, widths across: reference / fused."""
+    frames = []
+    places = [(isa, threads) for isa in ISA for threads in ("1", "2")]
+    for isa, threads in places:
+        path = HERE / "crossovers" / f"{isa}-{threads}.json"
+        if not path.exists():
+            continue
+        frame = pd.json_normalize(json.loads(path.read_text())["cases"])
+        frames.append(frame.assign(kernels=f"{ISA[isa]}, {threads} thread{'s'[: threads != '1']}"))
+    frame = pd.concat(frames)
     frame["ratio"] = frame["seconds.reference.median"] / frame["seconds.fused.median"]
-    place = ["case.architecture", "case.batch", "case.layers"]
+    place = ["kernels", "case.architecture", "case.batch", "case.layers"]
     wide = frame.pivot_table("ratio", place, "case.width", sort=False).map("{:.2f}".format)
     rows = [
-        [f"{architecture}, {batch} samples, {layers} layers", *ratios]
-        for (architecture, batch, layers), *ratios in wide.itertuples()
+        [kernels, f"{architecture}, {batch} samples, {layers} layers", *ratios]
+        for (kernels, architecture, batch, layers), *ratios in wide.itertuples()
     ]
-    return markdown(["network", *(f"n = {n}" for n in wide)], rows, left=1)
+    return markdown(["kernels", "network", *(f"n = {n}" for n in wide)], rows, left=2)
 
 
 def memory_table(records: dict[str, Any]) -> str:
@@ -215,7 +225,7 @@ def main() -> None:
         "memory": memory_table(records),
         "machine": machine(records),
         "training": training_table(records),
-        "crossovers": crossover_table(load("crossovers")),
+        "crossovers": crossover_table(),
     }
     PAGE.write_text(fill(PAGE.read_text(), parts))
     README.write_text(fill(README.read_text(), {"speed": readme_table(records)}))

@@ -27,12 +27,12 @@ ORDER = ["ResNet", "H1", "H2", "MS1", "MS2", "MS3", "HS"]
 GUARANTEES = {
     "ResNet": ("none", "no"),
     "FCNN": ("none", "no"),
-    "H1": ("det M >= 1, so norm >= 1", "no"),
-    "H2": ("det M >= 1, so norm >= 1", "no"),
-    "MS1": ("det M = 1, so norm >= 1", "yes"),
-    "MS2": ("det M >= 1, so norm >= 1", "no"),
-    "MS3": ("M J M' = J, so norm >= 1", "yes"),
-    "HS": ("M J M' = J, so norm >= 1", "yes"),
+    "H1": (r"$\det M \ge 1$, so norm $\ge 1$", "no"),
+    "H2": (r"$\det M \ge 1$, so norm $\ge 1$", "no"),
+    "MS1": (r"$\det M = 1$, so norm $\ge 1$", "yes"),
+    "MS2": (r"$\det M \ge 1$, so norm $\ge 1$", "no"),
+    "MS3": (r"$M J M^\top = J$, so norm $\ge 1$", "yes"),
+    "HS": (r"$M J M^\top = J$, so norm $\ge 1$", "yes"),
 }
 """What holds for all weights, steps and depths, and whether the network can be inverted exactly."""
 DEPTHS = (4, 16, 64)

@@ -6,6 +6,8 @@ import importlib
 import inspect
 from pathlib import Path
 
+import hdnn
+
 PAGES = {
     "networks": (
         "Networks",
@@ -85,6 +87,12 @@ def public(module: str) -> list[str]:
     return [name for name, v in values.items() if inspect.isclass(v) or inspect.isroutine(v)]
 
 
+def imported_from(module: str, name: str) -> str:
+    """Where users import a public name from: `hdnn` itself, if it has the name, or the module."""
+    here = getattr(importlib.import_module(module), name)
+    return "hdnn" if name in hdnn.__all__ and getattr(hdnn, name) is here else module
+
+
 def write(folder: Path) -> None:
     """Write the pages; those that have not changed stay, so that builds are short."""
     folder.mkdir(exist_ok=True)
@@ -94,7 +102,7 @@ def write(folder: Path) -> None:
         folder / "index.rst",
         _title("API reference")
         + "All public classes and functions, grouped by what they are for. Each has an example.\n"
-        "Most begin with :func:`hdnn.network`, :class:`hdnn.estimators.HDNNClassifier`,\n"
+        "Most begin with :func:`hdnn.network`, :class:`hdnn.HDNNClassifier`,\n"
         ":func:`hdnn.analysis.watch` or :func:`hdnn.analysis.certify`.\n\n"
         f"{contents}\n.. toctree::\n   :hidden:\n\n{listed}",
     )
@@ -102,13 +110,16 @@ def write(folder: Path) -> None:
     for page, (title, about, modules) in PAGES.items():
         parts = [f"{_title(title)}{about}\n"]
         for module, names in modules.items():
-            members = names or public(module)
-            stubs |= {f"{module}.{name}.rst" for name in members}
-            lines = "".join(f"   {name}\n" for name in members)
-            parts.append(
-                f".. rubric:: {module}\n\n.. currentmodule:: {module}\n\n.. autosummary::\n"
-                f"   :toctree: generated\n   :nosignatures:\n\n{lines}"
-            )
+            places: dict[str, list[str]] = {}
+            for name in names or public(module):
+                places.setdefault(imported_from(module, name), []).append(name)
+            for place, members in places.items():
+                stubs |= {f"{place}.{name}.rst" for name in members}
+                lines = "".join(f"   {name}\n" for name in members)
+                parts.append(
+                    f".. rubric:: {place}\n\n.. currentmodule:: {place}\n\n.. autosummary::\n"
+                    f"   :toctree: generated\n   :nosignatures:\n\n{lines}"
+                )
         _write(folder / f"{page}.rst", "\n".join(parts))
     for stub in (folder / "generated").glob("*.rst"):  # of names that are no longer public
         if stub.name not in stubs:

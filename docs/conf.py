@@ -1,8 +1,8 @@
 """How the site is built: `make docs`."""
 
+import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
+    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
@@ -38,17 +39,24 @@ html_theme = "furo"
 html_title = f"hdnn {version}"
 html_css_files = ["site.css"]
 html_show_sphinx = False
+smartquotes = False  # a prime of an equation stays a prime
+html_search_scorer = str(ROOT / "docs" / "search.js")
+mathjax_path = "mathjax/tex-svg.js"
 html_favicon = "_static/favicon.svg"
 with (ROOT / "pyproject.toml").open("rb") as _file:
     REPOSITORY = tomllib.load(_file)["project"]["urls"]["Repository"]
-html_theme_options = {
-    "source_repository": REPOSITORY,
-    "source_branch": "main",
-    "source_directory": "docs/",
-    "footer_icons": [{"name": "Repository", "url": REPOSITORY, "html": "repository", "class": ""}],
-}
+html_theme_options = {"top_of_page_buttons": []}
+if "OWNER" not in REPOSITORY:  # until somebody hosts it, no link leads there
+    html_theme_options = {
+        "source_repository": REPOSITORY,
+        "source_branch": "main",
+        "source_directory": "docs/",
+        "footer_icons": [
+            {"name": "Repository", "url": REPOSITORY, "html": "repository", "class": ""}
+        ],
+    }
 
-myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 
 # Tutorials run when the site is built; what has not changed comes from the cache.
@@ -80,6 +88,27 @@ if os.environ.get("DOCS_ONLINE"):
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+
+KEYWORDS = {
+    "choosing": ["activation", "depth", "number of layers"],
+    "control": ["controller", "passivity", "robots"],
+    "devices": ["CUDA", "GPU", "threads"],
+    "export": ["C code", "deploy", "microcontroller", "ONNX"],
+    "extending": ["custom architecture", "energy", "scheme"],
+    "faq": ["diverged", "NaN", "overfitting"],
+    "gradients": ["exploding gradients", "vanishing gradients"],
+    "identify": ["recording", "system identification", "time series"],
+    "images": ["convolution", "MNIST"],
+    "look": ["plots", "playground", "report"],
+    "performance": ["memory", "mixed precision", "speed"],
+    "pytorch": ["batch norm", "dropout", "optimizer", "training loop"],
+    "reliability": ["checkpoint", "resume"],
+    "settings": ["batch size", "early stopping", "epochs", "learning rate", "weight decay"],
+    "tables": ["categories", "class weights", "CSV", "dates", "missing values", "scikit-learn"],
+    "teach": ["exercises", "lesson"],
+    "testing": ["reversible", "symplectic"],
+}
+"""What people search for, by the page that answers it."""
 
 NO_TYPE = "\\ "
 """Shows nothing; without it, Napoleon takes the text before a colon for a type."""
@@ -135,8 +164,17 @@ def _adapt(app, page, source):
     """Change a page for the site; on a code host it stays as it is.
 
     A page of results/ is a page of the site, too. The empty line at the end of an example, which
-    doctest needs there, is not shown.
+    doctest needs there, is not shown. Below the title of a tutorial comes the link to its notebook,
+    and below that of a page the words by which the search finds it first.
     """
+    title = re.compile(r"^# .*\n", re.M)
+    if page.startswith("tutorials/") and page != "tutorials/index":
+        notebook = f"{{nb-download}}`Download this page as a notebook <{page.split('/')[1]}.ipynb>`"
+        source[0] = title.sub(lambda m: f"{m[0]}\n{notebook}\n", source[0], count=1)
+    if page in KEYWORDS:
+        entries = ", ".join(f"! {words}" for words in KEYWORDS[page])
+        index = f"```{{index}} {entries}\n```"
+        source[0] = title.sub(lambda m: f"{m[0]}\n{index}\n", source[0], count=1)
     source[0] = re.sub(r"(^```python\n>>>.*?)\n+```$", r"\1\n```", source[0], flags=re.M | re.S)
     source[0] = re.sub(
         r"\]\(\.\./results/(\w+)(?:/README\.md|/figure2\.md)?(#[\w-]+)?\)",
@@ -149,13 +187,26 @@ def _samples(app, error):
     """What the landing page shows besides pages: the playground, and a report made by the demo."""
     if error or app.builder.name != "html":
         return
+    from hdnn.playground import make_page
+
     folder = Path(app.outdir)
-    shutil.copytree(ROOT / "src/hdnn/playground/static", folder / "play", dirs_exist_ok=True)
+    (folder / "play").mkdir(exist_ok=True)
+    (folder / "play" / "index.html").write_text(make_page().html, encoding="utf-8")
     sample = folder / "samples" / "demo.png"
     if not sample.exists():
         sample.parent.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "hdnn", "demo", "--epochs", "25", "--out", str(sample)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _mathjax(app, error):
+    """The one file that renders equations, without a network and also from disk."""
+    if error or app.builder.name != "html":
+        return
+    package = Path(importlib.import_module("sphinx-mathjax-offline").__file__).parent
+    target = Path(app.outdir) / "_static" / mathjax_path
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes((package / "static" / mathjax_path).read_bytes())
 
 
 def setup(app):
@@ -164,3 +215,4 @@ def setup(app):
     app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before Napoleon
     app.connect("source-read", _adapt)
     app.connect("build-finished", _samples)
+    app.connect("build-finished", _mathjax)

@@ -117,12 +117,12 @@ def test_the_command_prints_records_as_json(
 
 
 def test_pages_show_what_was_measured() -> None:
-    records, crossovers = report.load("results"), report.load("crossovers")
+    records = report.load("results")
     page = report.PAGE.read_text()
     assert report.readme_table(records) in report.README.read_text()
     for table in (report.speed_table, report.training_table, report.memory_table):
         assert table(records) in page
-    assert report.crossover_table(crossovers) in page
+    assert report.crossover_table() in page
     records = report.load("recurrent")
     for table in (report.cell_table, report.recurrent_memory, report.trajectory_table):
         assert table(records) in page

@@ -56,7 +56,7 @@ def test_tests_that_pages_name_exist() -> None:
 def test_the_repository_has_one_address() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = project["urls"]["Repository"]
-    for page in ("README.md", "CITATION.cff", "docs/index.md"):
+    for page in ("README.md", "CITATION.cff"):
         assert address in (ROOT / page).read_text(encoding="utf-8"), page
 
 

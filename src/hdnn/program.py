@@ -168,6 +168,8 @@ class Program:
     """Whether some step is a flow, which only the reference backend computes."""
     widest: int = field(init=False, repr=False)
     """The width of the state, or of the hidden units where there are more."""
+    has_adjoint: bool = field(init=False, repr=False)
+    """Whether some stage multiplies by W', too."""
     has_signs: bool = field(init=False, repr=False)
     """Whether some hidden units count negatively, which explicit matrices hold."""
     obstacle: str | None = field(init=False, repr=False)
@@ -180,6 +182,7 @@ class Program:
         object.__setattr__(self, "has_flows", len(stages) < len(self.steps))
         widest = max(self.layout.width, *(stage.W.units for stage in stages), 0)
         object.__setattr__(self, "widest", widest)
+        object.__setattr__(self, "has_adjoint", any(s.adjoint for s in stages))
         object.__setattr__(self, "has_signs", any(s.signs is not None for s in stages))
         object.__setattr__(self, "obstacle", self._obstacle())
         lead, layers = self.layout.lead, self.layers

@@ -10,9 +10,11 @@ const { schemesOf, ARCHITECTURES } = await load("architectures");
 const { ACTIVATIONS } = await load("activations");
 const { boundsOf, PROBLEMS, sample, split } = await load("data");
 const { defaults, fromHash, networkOf, SETTINGS, toHash, trainingOf } = await load("state");
-const { pythonCode } = await load("python");
+const { loopCode, pythonCode } = await load("python");
 const { coordinate, extent, isCollapsed, projection } = await load("geometry");
 const { newton } = await load("head");
+const { makeCell, makeMlp, scrambled, simulate } = await load("statespace");
+const { Random } = await load("random");
 
 const list = (array) => Array.from(array);
 
@@ -110,6 +112,10 @@ const tasks = {
     return { code: pythonCode({ ...defaults(), ...settings }, more) };
   },
 
+  loopCode({ scale }) {
+    return { code: loopCode(scale) };
+  },
+
   /** The flow at its ends: both planes, the coordinates of the points in them, their extent. */
   flow({ snapshot }) {
     const given = { ...snapshot, V: Float64Array.from(snapshot.V) };
@@ -121,6 +127,13 @@ const tasks = {
       extent: extent(given, d, plane),
     });
     return { first: look(turn(0), 0), middle: turn(0.5), last: look(turn(1), last), collapsed: isCollapsed(given) };
+  },
+
+  /** The states of a plant and a controller, whose weights may be scrambled first. */
+  loop({ kind, weights, settings, plant, start, noise, scale, seed }) {
+    const used = scale ? scrambled(weights, scale, new Random(seed)) : weights;
+    const controller = kind === "mlp" ? makeMlp(used) : makeCell(used, settings);
+    return { weights: used, states: simulate(plant, controller, start, noise) };
   },
 
   /** Test accuracies of a training with the page's default settings. */

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,36 +19,17 @@ from hdnn.config import TrainingConfig
 from hdnn.data import PROBLEMS, planar, split
 from hdnn.fields import ACTIVATIONS, HamiltonianField
 from hdnn.models import Model
-from hdnn.playground import FOLDER
 from hdnn.training.loops import AutogradLoop
 from hdnn.training.output_solver import OutputProblem, newton
 from hdnn.training.samples import Samples
 from hdnn.zoo import ARCHITECTURES
-
-RUNNER = Path(__file__).with_name("engine.mjs")
-NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(
-    NODE is None and "HDNN_CI" not in os.environ, reason="Node 20 or later runs the engine"
-)
+from javascript import needs_node, run
 
 SPLITTINGS = ["Leapfrog", "Yoshida4", "ForwardEuler"]
 PAIRS = [
     *((name, None) for name in ARCHITECTURES),
     *((name, scheme) for name in ("MS1", "MS3", "HS") for scheme in SPLITTINGS),
 ]
-
-
-def run(cases: list[dict[str, Any]]) -> list[Any]:
-    assert NODE is not None
-    done = subprocess.run(
-        [NODE, str(RUNNER), str(FOLDER)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    results: list[Any] = json.loads(done.stdout)
-    return results
 
 
 def build(name: str, scheme: str | None = None, layers: int = 12, **options: Any) -> Any:
@@ -428,3 +406,15 @@ def test_the_default_is_learned_with_skip_connections_and_not_without() -> None:
     assert accuracies("H1", 5000, seeds)[:, 15 - 1 :].min() >= 0.95
     assert accuracies("ResNet", 1500, seeds)[:, -1].min() >= 0.95
     assert accuracies("FCNN", 750, seeds)[:, -1].max() <= 0.6
+
+
+@needs_node
+def test_the_lesson_opens_what_it_says() -> None:
+    """Every link of docs/teach.md names its settings, so that new defaults change nothing."""
+    page = Path(__file__).parents[2] / "docs" / "teach.md"
+    links = re.findall(r'href="play/index\.html(#v=[^"]*)"', page.read_text(encoding="utf-8"))
+    links = [link.replace("&amp;", "&") for link in links]
+    assert len(links) >= 5
+    for link, opened in zip(links, run([{"task": "open", "hash": h} for h in links]), strict=True):
+        assert opened["message"] is None, link
+        assert all(f"&{key}=" in link for key in ("d", "a", "b", "l", "T")), link

@@ -1,19 +1,19 @@
-"""The playground's server serves one folder, on the loopback interface."""
+"""The playground's server serves one page, on the loopback interface."""
 
 from __future__ import annotations
 
 import http.client
-import re
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commands import record
+from commands import fails, record
 from hdnn.errors import HdnnError
-from hdnn.playground import FOLDER, make_server
+from hdnn.playground import make_page, make_server
 from hdnn.playground.server import HEADERS, Server
 
 
@@ -38,24 +38,20 @@ def get(server: Any, path: str, method: str = "GET") -> tuple[int, dict[str, str
 
 
 def test_the_server_serves_the_page_with_a_strict_policy(server: Any) -> None:
-    status, headers, body = get(server, "/")
-    assert (status, body) == (200, (FOLDER / "index.html").read_bytes())
+    page = make_page()
+    for path in ("/", "/index.html", "/?v=1"):
+        status, headers, body = get(server, path)
+        assert (status, body) == (200, page.html.encode())
     assert headers.items() >= HEADERS.items()
-    policy = headers["Content-Security-Policy"]
-    assert policy.startswith("default-src 'none'")
-    # Other hosts send no header, so the page says the same itself.
-    meta = re.search(rb'Content-Security-Policy" content="([^"]*)"', body)
-    assert meta is not None
-    assert meta[1].decode() == policy.removesuffix("; frame-ancestors 'none'")
-    status, headers, body = get(server, "/js/main.js?v=1")
-    assert (status, headers["Content-Type"]) == (200, "text/javascript; charset=utf-8")
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    assert headers["Content-Security-Policy"] == f"{page.policy}; frame-ancestors 'none'"
     assert get(server, "/", "HEAD")[::2] == (200, b"")
     assert get(server, "/", "POST")[0] == 501
 
 
-def test_nothing_outside_the_folder_is_served(server: Any) -> None:
+def test_nothing_but_the_page_is_served(server: Any) -> None:
     outside = ["/../server.py", "/js/../../server.py", "/%2e%2e/server.py", "/..%2fserver.py"]
-    outside += ["/..\\server.py", "//etc/passwd", "/js", "/index.html/", "/%00", "/missing.js"]
+    outside += ["/..\\server.py", "//etc/passwd", "/js", "/index.html/", "/%00", "/js/main.js"]
     assert {path: get(server, path)[0] for path in outside} == dict.fromkeys(outside, 404)
 
 
@@ -75,3 +71,10 @@ def test_hdnn_play_prints_its_address_and_ends_on_ctrl_c(monkeypatch: pytest.Mon
     monkeypatch.setattr(Server, "serve_forever", interrupted)
     place = record("play", "--no-open")
     assert place["url"] == f"http://127.0.0.1:{place['port']}/"
+
+
+def test_hdnn_play_writes_the_page_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "playground.html"
+    assert record("play", "--out", str(path)) == {"page": str(path)}
+    assert path.read_text(encoding="utf-8") == make_page().html
+    fails(2, ("play", "--out", tmp_path / "playground.txt"), "is no page")

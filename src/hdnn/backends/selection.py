@@ -7,6 +7,7 @@ from being replaced, moved, resized or wrapped between two calls.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -20,16 +21,16 @@ from hdnn.program import Program, Recurrence, Values
 BACKENDS = ("auto", "reference", "fused")
 MEMORY = ("fast", "lean")
 
-WIDEST = 96
-"""The widest networks that "auto" leaves to the kernels; beyond, a library's products may win.
+WIDEST = {"avx512": 512, "avx2": 128, "baseline": 64}
+"""The widest networks that "auto" leaves to the kernels, by instruction set.
 
-With AVX-512 the kernels still win at this width: 1.4 to 8 times, in batches of 10 to 4096. With
-AVX2 they win in small batches and draw level in large ones, but for a full J, by which they
-multiply every sample: steps of 1000 samples then take up to 1.4 times as long. Measured in
-processor time on one thread.
+Beyond, a library's products may win. Measured (benchmarks/crossovers.json) beside an MKL that used
+AVX2, so those of the baseline may be too small.
 """
-
-
+WIDEST_PLAIN = 256
+"""The same where no stage has an adjoint (MS1, MS2, ResNet): the reference has less to do, too."""
+WIDEST_EXPLICIT = 96
+"""The same for explicit matrices."""
 WIDEST_ROLLOUT = 256
 """The most states or units of recurrences that "auto" leaves to the kernels."""
 
@@ -95,7 +96,8 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     reason = program.obstacle or _library() or obstacle_of_numbers(program, values, x)
     explicit = reason is EXPLICIT and not torch.compiler.is_compiling()
     reason = None if explicit else reason
-    return _decide(requested, reason, program.widest, WIDEST, explicit)
+    most = WIDEST_EXPLICIT if explicit or reason else _widest(program.has_adjoint)
+    return _decide(requested, reason, program.widest, most, explicit)
 
 
 def choose_rollout(
@@ -124,6 +126,13 @@ def choose_rollout(
         return _REQUESTED["reference"]
     reason = _library() or obstacle_of_rollout(recurrence, x, u)
     return _decide(requested, reason, max(recurrence.sizes), WIDEST_ROLLOUT)
+
+
+@functools.cache
+def _widest(has_adjoint: bool) -> int:
+    """Of a program, with the instruction set that was chosen when the library was loaded."""
+    own = WIDEST.get(native.instruction_set(), min(WIDEST.values()))
+    return own if has_adjoint else min(own, WIDEST_PLAIN)
 
 
 def _library() -> str | None:
@@ -162,9 +171,8 @@ _FUSED = {
         for n in range(widest + 1)
     ]
     for widest, explicit, why in (
-        (WIDEST, False, ""),
-        (WIDEST, True, f"; {EXPLICIT}"),
-        (WIDEST_ROLLOUT, False, ""),
+        *((most, False, "") for most in {*WIDEST.values(), WIDEST_PLAIN, WIDEST_ROLLOUT}),
+        (WIDEST_EXPLICIT, True, f"; {EXPLICIT}"),
     )
 }
 

@@ -123,11 +123,23 @@ def play(
     open_browser: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
     ] = True,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the page as one HTML file instead of serving it.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
     """Train networks in the browser. Ctrl-C stops the server."""
-    from hdnn.playground import make_server
+    from hdnn.playground import make_page, make_server
 
+    if out is not None:
+        from hdnn.reports.page import Report
+
+        page = Report(make_page().html).save(out)
+        if as_json:
+            emit({"page": str(page)})
+        else:
+            say(f"page: {page}  (open it in a browser)")
+        return
     with make_server(port) as server:
         if as_json:
             emit({"url": server.url, "port": server.server_port})

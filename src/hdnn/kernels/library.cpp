@@ -114,6 +114,9 @@ static Structure take_structure(const Program &p, BumpAllocator &memory) {
 // The runs of an array of codes. A parameter that stands in several places is in as many runs: its
 // first places make runs with the first places of its neighbors, and so on.
 static std::vector<Run> runs_of(const i64 *code, i64 count) {
+  i64 ordered = 0;  // as in most matrices, which need no sorting
+  while (ordered < count && code[ordered] > 0 && code[ordered] == code[0] + ordered) ordered++;
+  if (count && ordered == count) return {{0, 1, code[0] - 1, count, 1}};
   struct Entry {
     i64 repeat, parameter, entry;
     bool operator<(const Entry &b) const {

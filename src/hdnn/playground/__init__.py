@@ -1,5 +1,6 @@
-"""The playground: a static page that trains Hamiltonian networks in the browser, and its server."""
+"""The playground: a page that trains Hamiltonian networks in the browser, and its server."""
 
-from hdnn.playground.server import FOLDER, make_server
+from hdnn.playground.page import FOLDER, make_page
+from hdnn.playground.server import make_server
 
-__all__ = ["FOLDER", "make_server"]
+__all__ = ["FOLDER", "make_page", "make_server"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hdnn.playground.server import FOLDER
+from hdnn.playground.page import FOLDER
 from hdnn.plots.style import DARK, LIGHT, Theme
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hdnn
-from hdnn.playground import make_server
+from hdnn.playground import make_page, make_server
 
 pytestmark = pytest.mark.slow
 SMALL = "#v=1&l=4&T=1&n=50"
@@ -106,11 +106,16 @@ def test_train_pause_reset_step(page: Any) -> None:
     step(page)
 
 
-def test_a_plain_network_collapses_and_the_page_says_so(context: Any, url: str) -> None:
-    page = visit(context, f"{url}#v=1&b=FCNN")
+def test_it_opens_with_h1_training_and_a_plain_network_that_collapses(
+    context: Any, url: str
+) -> None:
+    page = context.new_page()
+    page.emulate_media(reduced_motion="no-preference")
+    page.goto(url)
     assert (state(page)["first"], state(page)["layers"]) == ("H1", 64)
-    page.click("#play")
     until(page, "playground.app.views[0].snapshot?.test.accuracy > 0.95")
+    until(page, "!playground.app.playing")  # what began by itself ends by itself
+    assert 1500 <= page.evaluate("playground.app.views[1].snapshot.iteration") < 2000
     norms = "Math.min(...playground.app.views[{}].snapshot.norms)"
     assert page.evaluate(norms.format(0)) > 1 - 1e-9
     assert page.evaluate(norms.format(1)) < 1e-6
@@ -118,6 +123,26 @@ def test_a_plain_network_collapses_and_the_page_says_so(context: Any, url: str) 
     verdict = page.inner_text(".verdict >> nth=1")
     assert "The gradient vanishes" in verdict
     assert "All points end in one place" in verdict
+
+
+@pytest.mark.parametrize("workers", [True, False])
+def test_it_trains_as_a_file_also_where_there_are_no_workers(
+    browser: Any, tmp_path: Path, workers: bool
+) -> None:
+    path = tmp_path / "a teacher's page.html"
+    path.write_text(make_page().html, encoding="utf-8")
+    page = browser.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.add_init_script("" if workers else "globalThis.Worker = undefined")
+    page.goto(f"{path.as_uri()}{SMALL}")
+    ready(page)
+    page.click("#play")
+    reach(page, 20)
+    reach(page, 20, 1)
+    assert len(page.workers) == (2 if workers else 0)
+    assert complaints == []
 
 
 def test_every_network_and_data_set_trains(page: Any) -> None:
@@ -186,8 +211,13 @@ def test_the_tour_has_five_steps_that_links_reach(context: Any, url: str) -> Non
 
 def test_the_python_code_runs_and_learns(page: Any, tmp_path: Path) -> None:
     page.click("#python")
-    assert "copied" in message(page)
+    code = page.inner_text("#code code")
+    page.keyboard.press("r")  # a key of the page, which a dialog covers
+    page.click("#code .copy")
+    until(page, "document.querySelector('#code .copy').textContent === 'Copied'")
     codes = [page.evaluate("navigator.clipboard.readText()")]
+    assert codes[0].strip() == code.strip()
+    page.click("#code .close")
     page.select_option("#setting-data", "spirals")
     page.select_option(".architecture >> nth=0", "MS1")
     page.click("#controls summary")
@@ -200,13 +230,60 @@ def test_the_python_code_runs_and_learns(page: Any, tmp_path: Path) -> None:
     assert len(re.findall(rb"test accuracy \d", output)) == 4
 
 
+def test_three_panels_come_first_and_the_others_unfold(page: Any) -> None:
+    shown = page.locator(".network >> nth=0 >> canvas:visible")
+    assert shown.count() == 3
+    number = page.evaluate("playground.app.views[0].number")
+    page.click("#more")
+    assert shown.count() == 7
+    assert page.evaluate("playground.app.views[0].number") == number  # the training goes on
+    assert state(visit(page.context, page.url))["panels"] == "all"
+
+
+def test_scrambled_weights_leave_the_mass_on_the_rail_with_the_state_space_network_alone(
+    context: Any, url: str
+) -> None:
+    page = context.new_page()
+    page.goto(f"{url}#control")
+    assert not page.is_visible("#main")
+    scores = page.locator("#loops .accuracy")
+    page.click("#scramble-many")
+    ours, mlp = (int(text.removesuffix(" of 100")) for text in scores.all_inner_texts())
+    assert (ours, mlp) == (100, 11)  # as docs/look.md says
+    assert "Proved" in page.inner_text("#loops .verdict >> nth=0")
+    page.keyboard.press("r")
+    page.keyboard.press("s")
+    assert scores.first.inner_text() == "1 of 1"
+    page.locator("#setting-scale").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("playground.app.control.values.scale") == 10
+    page.click("#python")
+    assert "reset_parameters(scale=10)" in page.inner_text("#code code")
+    page.click("#code .close")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        until(page, f"innerWidth === {width}")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.is_visible("#setting-force")
+
+
+def test_tabs_lead_back_to_the_settings(page: Any) -> None:
+    page.click(".tabs a >> nth=1")
+    assert page.is_visible("#loops canvas >> nth=0")
+    page.click(".tabs a >> nth=0")
+    ready(page)
+    assert state(page)["layers"] == 4
+    assert page.get_attribute(".tabs a >> nth=0", "aria-current") == "page"
+
+
 @pytest.mark.parametrize(("size", "scheme"), [((1280, 720), "light"), ((390, 844), "dark")])
 def test_it_fits_the_window(page: Any, size: tuple[int, int], scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": size[0], "height": size[1]})
     until(page, f"innerWidth === {size[0]}")
+    page.click("#more")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    canvases = "[...document.querySelectorAll('canvas')]"
+    canvases = "[...document.querySelectorAll('#main canvas')]"
     until(page, f"{canvases}.every((c) => c.clientWidth > 60 && c.width >= c.clientWidth)")
     # Both networks with their accuracy, regions and flow are on the first screen, phones included.
     for part in (".score", ".regions canvas", ".flow canvas"):

@@ -20,7 +20,8 @@ function makeGroup(form, title) {
   return group;
 }
 
-function control(name, setting, changed) {
+/** A slider or a list to choose from. */
+export function control(name, setting, changed) {
   const label = document.createElement("label");
   label.dataset.tip = HELP[name];
   label.dataset.name = name;
@@ -44,7 +45,7 @@ function control(name, setting, changed) {
   return label;
 }
 
-function showValue(input, setting, value) {
+export function showValue(input, setting, value) {
   if (!setting.slider) {
     input.value = value;
     return;

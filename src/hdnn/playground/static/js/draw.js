@@ -3,6 +3,29 @@
 
 import { coordinate, dot, extent, isOnePlace, projection } from "./geometry.js";
 
+const COLORS = ["paper", "ink", "muted", "grid", ...Array.from({ length: 10 }, (_, k) => `c${k}`)];
+
+/** The colors of theme.css, light or dark as the page is. */
+export function readTheme() {
+  const style = getComputedStyle(document.documentElement);
+  const [paper, ink, muted, grid, ...classes] = COLORS.map((name) => style.getPropertyValue(`--${name}`).trim());
+  return { paper, ink, muted, grid, classes };
+}
+
+/** The context of a canvas as large as it is shown, cleared, and its size; null if it is hidden. */
+export function surface(canvas) {
+  const [w, h, ratio] = [canvas.clientWidth, canvas.clientHeight, Math.min(devicePixelRatio || 1, 3)];
+  if (!w || !h) return [null];
+  if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
+    canvas.width = Math.round(w * ratio);
+    canvas.height = Math.round(h * ratio);
+  }
+  const ctx = canvas.getContext("2d");
+  ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+  ctx.clearRect(0, 0, w, h);
+  return [ctx, w, h];
+}
+
 const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
@@ -55,7 +78,7 @@ function image(view, name, width, height, pixel) {
   return canvas;
 }
 
-function text(
+export function text(
   ctx,
   theme,
   words,
@@ -71,7 +94,7 @@ function text(
 }
 
 /** A line through points; those that are not finite leave gaps. */
-function polyline(ctx, points) {
+export function polyline(ctx, points) {
   ctx.beginPath();
   let open = false;
   for (const [x, y] of points) {
@@ -82,7 +105,7 @@ function polyline(ctx, points) {
   ctx.stroke();
 }
 
-function segment(ctx, ...ends) {
+export function segment(ctx, ...ends) {
   polyline(ctx, [ends.slice(0, 2), ends.slice(2)]);
 }
 
@@ -265,7 +288,15 @@ export function heat(ctx, w, h, view, theme) {
 }
 
 /** A frame with the range of y on its left. */
-function frame(ctx, w, h, theme, low, high, { left = 40, bottom = 16, labels = [format(low), format(high)] } = {}) {
+export function frame(
+  ctx,
+  w,
+  h,
+  theme,
+  low,
+  high,
+  { left = 40, bottom = 16, labels = [format(low), format(high)] } = {},
+) {
   const box = { left, top: 6, width: w - left - 8, height: h - bottom - 8 };
   ctx.strokeStyle = theme.grid;
   ctx.lineWidth = 1;

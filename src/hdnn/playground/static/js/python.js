@@ -93,3 +93,33 @@ export function pythonCode(state, { drawn = [], classes = 2, epochs = 50 } = {})
     '          f"gradient norms {norms.min():.1e} to {norms.max():.1e}")',
   ].join("\n")}\n`;
 }
+
+/** The state-space controller of the second tab: trained, then with random weights of this size. */
+export function loopCode(scale) {
+  return `${[
+    "import torch",
+    "import hdnn",
+    "from hdnn.control import feedback, gain_limit, sampled",
+    "",
+    "h = 0.05",
+    "A, B, C = [[0, 1], [-1, -0.2]], [[0], [1]], [[0, 1]]  # a mass on a spring",
+    "print(gain_limit(A, B, C, step=h))  # a controller of less gain cannot make this mass unstable",
+    "",
+    "torch.manual_seed(0)",
+    "mass = sampled(A, B, C, step=h)",
+    "controller = hdnn.StateSpace(inputs=1, states=4, units=8, step=h, passive=True, gain=20.0)",
+    "controller, starts = controller.double(), torch.randn(32, 2).double()",
+    "optimizer = torch.optim.Adam(controller.parameters(), lr=0.02)",
+    "for _ in range(100):",
+    "    loop = feedback(mass, controller, starts, steps=100)  # 5 s",
+    "    loss = loop.plant.square().mean() + 0.1 * loop.applied.square().mean()",
+    "    optimizer.zero_grad()",
+    "    loss.backward()",
+    "    optimizer.step()",
+    "",
+    "with torch.no_grad():",
+    `    controller.reset_parameters(scale=${scale})  # random weights`,
+    "    loop = feedback(mass, controller, starts, steps=4000)  # 200 s",
+    'print(f"largest distance after 200 s: {loop.plant[-1].abs().max():.1e}")',
+  ].join("\n")}\n`;
+}

@@ -13,7 +13,7 @@ const choice = (key, label, value, titles) => {
 };
 
 /** A slider over an ordered list of values. */
-const slider = (key, label, value, values, title = (v) => String(v)) => ({
+export const slider = (key, label, value, values, title = (v) => String(v)) => ({
   key,
   label,
   value,
@@ -55,10 +55,11 @@ export const SETTINGS = {
   activation: choice("f", "Activation", "tanh", plain(Object.keys(ACTIVATIONS))),
   test: choice("te", "Test share", "0.5", Object.entries({ 0.2: "20 %", 0.5: "50 %", 0.8: "80 %" })),
   first: choice("a", "First network", "H1", networks),
-  second: choice("b", "Second network", "ResNet", [...networks, ["none", "none"]]),
+  second: choice("b", "Second network", "FCNN", [...networks, ["none", "No second network"]]),
+  panels: choice("pn", "Panels", "three", plain(["three", "all"])),
 };
 
-/** The groups of the form; the two networks are chosen elsewhere. */
+/** The groups of the form; the networks and panels are chosen elsewhere. */
 export const GROUPS = {
   Data: ["data", "arms", "noise"],
   Network: ["layers", "T", "width", "timeInvariant"],
@@ -92,6 +93,8 @@ export const HELP = {
     "The nonlinear function σ of every layer. Its integral is the energy: log cosh for tanh. The guarantee of " +
     "Hamiltonian networks needs an increasing one (all but sin).",
   test: "Share of the points that is kept for testing.",
+  scale: "Standard deviation of all weights when they are scrambled.",
+  force: "Standard deviation of a random force, another one every 0.05 s, the same for both.",
 };
 
 export const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, s]) => [name, s.value]));

@@ -6,8 +6,8 @@ export const TOUR = [
     title: "A network can be a flow",
     text:
       "Each layer moves every point a little: y ← y + h f(y). Many small layers make a flow, like a river that " +
-      "carries the data. Press Play, then move the slider beside “Flow”: the two arms of the roll are carried apart, " +
-      "until a straight line separates them.",
+      "carries the data. Move the slider beside “Flow”: the longer the training, the further the two arms of the roll " +
+      "are carried apart, until a straight line separates them.",
     state: { first: "H1", second: "none", layers: 16 },
     focus: "flow",
   },
@@ -36,7 +36,7 @@ export const TOUR = [
       "networks do. The difference is the guarantee. On the left J is skew, so the eigenvalues of the Jacobian lie " +
       "on the imaginary axis and the gradient cannot fall below 1, whatever the weights. On the right the " +
       "eigenvalues scatter to both sides: decay and growth are possible.",
-    state: { first: "H1", second: "ResNet" },
+    state: { first: "H1", second: "ResNet", panels: "all" },
     focus: "spectrum",
   },
   {

@@ -1,18 +1,11 @@
 // A network on the page: its worker, its history, its panels.
 
 import { ARCHITECTURES } from "./architectures.js";
-import { format, PANELS, percent } from "./draw.js";
+import { format, PANELS, percent, readTheme, surface } from "./draw.js";
 import { isCollapsed } from "./geometry.js";
+import { makeEngine } from "./worker.js";
 
 const COLUMNS = 240; // of the history; when it is full, every second one is dropped
-const COLORS = ["paper", "ink", "muted", "grid", ...Array.from({ length: 10 }, (_, k) => `c${k}`)];
-
-/** The colors of theme.css, light or dark as the page is. */
-function readTheme() {
-  const style = getComputedStyle(document.documentElement);
-  const [paper, ink, muted, grid, ...classes] = COLORS.map((name) => style.getPropertyValue(`--${name}`).trim());
-  return { paper, ink, muted, grid, classes };
-}
 
 /** What was seen at some iterations, thinned out so that it never grows. */
 class History {
@@ -32,9 +25,51 @@ class History {
 }
 
 /** A copy of what a template of the page holds. */
-function cloned(id) {
+export function cloned(id) {
   const template = /** @type {HTMLTemplateElement} */ (document.getElementById(id));
   return /** @type {HTMLElement} */ (template.content.firstElementChild.cloneNode(true));
+}
+
+/** An engine in a worker that runs the page's own script; where there are no workers, on the page. */
+function startEngine(receive) {
+  const sent = []; // before the first answer, to be said again to an engine on the page
+  /** @type {(message: any) => void} */
+  let engine;
+  const stay = () => {
+    engine = makeEngine(receive);
+    for (const message of sent) engine(message);
+  };
+  try {
+    const script = document.getElementById("script").textContent;
+    const worker = new Worker(URL.createObjectURL(new Blob([script], { type: "text/javascript" })));
+    worker.onerror = stay;
+    worker.onmessage = ({ data }) => {
+      engine = (message) => worker.postMessage(message);
+      worker.onerror = (event) => receive({ type: "error", message: `The worker failed: ${event.message}` });
+      worker.onmessage = (event) => receive(event.data);
+      receive(data);
+    };
+    engine = (message) => {
+      sent.push(message);
+      worker.postMessage(message);
+    };
+  } catch {
+    stay();
+  }
+  return (message) => engine(message);
+}
+
+/** A titled canvas with its explanation. */
+export function makePanel(name, title, why) {
+  const figure = cloned("panel");
+  figure.classList.add(name);
+  figure.querySelector(".name").textContent = title;
+  const help = /** @type {HTMLElement} */ (figure.querySelector(".why"));
+  help.dataset.tip = why;
+  help.setAttribute("aria-label", `What is “${title}”?`);
+  const canvas = figure.querySelector("canvas");
+  canvas.setAttribute("aria-label", title);
+  return { figure, canvas };
 }
 
 export class View {
@@ -59,20 +94,11 @@ export class View {
     this.element.dataset.index = String(index);
     this.element.setAttribute("aria-label", index ? "Second network" : "First network");
     for (const [name, panel] of Object.entries(PANELS)) this.addPanel(name, panel);
-    this.worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
-    this.worker.onmessage = ({ data }) => this.receive(data);
-    this.worker.onerror = (event) => app.say(`The worker failed: ${event.message ?? "it could not be loaded"}`);
+    this.engine = startEngine((message) => this.receive(message));
   }
 
   addPanel(name, { name: title, why }) {
-    const figure = cloned("panel");
-    figure.classList.add(name);
-    figure.querySelector(".name").textContent = title;
-    const help = /** @type {HTMLElement} */ (figure.querySelector(".why"));
-    help.dataset.tip = why;
-    help.setAttribute("aria-label", `What is “${title}”?`);
-    const canvas = figure.querySelector("canvas");
-    canvas.setAttribute("aria-label", title);
+    const { figure, canvas } = makePanel(name, title, why);
     this.element.querySelector(".panels").append(figure);
     this.panels[name] = { canvas, figure, dirty: true };
     new ResizeObserver(() => {
@@ -89,20 +115,12 @@ export class View {
     this.snapshot = null;
     this.history = new History();
     this.number += 1;
-    this.worker.postMessage({
-      type: "start",
-      number: this.number,
-      network,
-      config,
-      train: data.train,
-      test: data.test,
-      bounds,
-    });
+    this.engine({ type: "start", number: this.number, network, config, train: data.train, test: data.test, bounds });
     this.dirty();
   }
 
   post(type, more = {}) {
-    this.worker.postMessage({ type, ...more });
+    this.engine({ type, ...more });
   }
 
   receive(message) {
@@ -131,16 +149,8 @@ export class View {
     for (const [name, panel] of waiting) {
       if (performance.now() > deadline) return false;
       Object.assign(panel, { dirty: false, drawn: performance.now() });
-      const { canvas } = panel;
-      const [w, h, ratio] = [canvas.clientWidth, canvas.clientHeight, Math.min(devicePixelRatio || 1, 3)];
-      if (!w || !h) continue;
-      if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
-        canvas.width = Math.round(w * ratio);
-        canvas.height = Math.round(h * ratio);
-      }
-      const ctx = canvas.getContext("2d");
-      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-      ctx.clearRect(0, 0, w, h);
+      const [ctx, w, h] = surface(panel.canvas);
+      if (!ctx) continue;
       PANELS[name].draw(ctx, w, h, this, colors);
     }
     this.describe();

@@ -57,5 +57,6 @@ def test_certificates_and_estimates_say_how_far_they_are() -> None:
         net = hdnn.network("H1", features=2, layers=2, T=1.0)
         checks = hdnn.analysis.certify(net, torch.ones(3, 2)).checks
         assert heard[-1] == ("checking statements", len(checks) - 1, len(checks) - 1)
-        hdnn.analysis.watch(torch.nn.Linear(70, 70), limit=1)(torch.ones(3, 70))
+        model = torch.nn.Sequential(torch.nn.Linear(9, 9))
+        hdnn.analysis.watch(model, limit=1)(torch.ones(3, 9))
     assert heard[-1] == ("measuring layers", 4, 4)

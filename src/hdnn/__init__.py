@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hdnn.statespace import StateSpace
     from hdnn.zoo import network
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "HDNNClassifier",

@@ -53,8 +53,9 @@ types: $(VENV)/.dev $(NODE)  ## check the types
 bench: $(VENV)/.bench  ## compare speed (ratios on one machine) with the bench extra
 	$(PY) benchmarks/bench.py
 
+# All pages are written each time: of others, the search would forget the index entries.
 docs: $(VENV)/.docs  ## build the site into build/docs; a warning is an error
-	$(PY) -m sphinx -q -W --keep-going -j auto -b html docs build/docs
+	$(PY) -m sphinx -q -W --keep-going -a -j auto -b html docs build/docs
 	@echo "The site is in build/docs. To look at it, the playground included:" \
 	    "$(PY) -m http.server --directory build/docs, then http://localhost:8000"
 

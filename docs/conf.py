@@ -13,6 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import api_pages
+from docutils import nodes
+from sphinx.addnodes import download_reference
 
 ROOT = Path(__file__).parents[1]
 api_pages.write(ROOT / "docs" / "api")
@@ -164,23 +166,31 @@ def _adapt(app, page, source):
     """Change a page for the site; on a code host it stays as it is.
 
     A page of results/ is a page of the site, too. The empty line at the end of an example, which
-    doctest needs there, is not shown. Below the title of a tutorial comes the link to its notebook,
-    and below that of a page the words by which the search finds it first.
+    doctest needs there, is not shown. Below the title come the words by which the search finds a
+    page first.
     """
-    title = re.compile(r"^# .*\n", re.M)
-    if page.startswith("tutorials/") and page != "tutorials/index":
-        notebook = f"{{nb-download}}`Download this page as a notebook <{page.split('/')[1]}.ipynb>`"
-        source[0] = title.sub(lambda m: f"{m[0]}\n{notebook}\n", source[0], count=1)
     if page in KEYWORDS:
         entries = ", ".join(f"! {words}" for words in KEYWORDS[page])
-        index = f"```{{index}} {entries}\n```"
-        source[0] = title.sub(lambda m: f"{m[0]}\n{index}\n", source[0], count=1)
+        index = f"\n```{{index}} {entries}\n```\n"
+        source[0] = re.sub(r"^# .*\n", lambda m: m[0] + index, source[0], count=1, flags=re.M)
     source[0] = re.sub(r"(^```python\n>>>.*?)\n+```$", r"\1\n```", source[0], flags=re.M | re.S)
     source[0] = re.sub(
         r"\]\(\.\./results/(\w+)(?:/README\.md|/figure2\.md)?(#[\w-]+)?\)",
         lambda m: f"](results/{m[1]}.md{m[2] or ''})",
         source[0],
     )
+
+
+def _notebook(app, doctree):
+    """Below the title of a tutorial, a link to the notebook that myst_nb makes of it."""
+    page = app.env.docname
+    if page.startswith("tutorials/") and page != "tutorials/index":
+        file = Path(app.env.mystnb_config.output_folder) / f"{page}.ipynb"
+        target = "/" + os.path.relpath(file, app.srcdir)
+        words = "Download this page as a notebook"
+        link = download_reference("", words, reftarget=target, refdoc=page)
+        title = next(iter(doctree.findall(nodes.title)))
+        title.parent.insert(1, nodes.paragraph("", "", link))
 
 
 def _samples(app, error):
@@ -216,3 +226,4 @@ def setup(app):
     app.connect("source-read", _adapt)
     app.connect("build-finished", _samples)
     app.connect("build-finished", _mathjax)
+    app.connect("doctree-read", _notebook, priority=400)  # before Sphinx collects downloads

@@ -232,7 +232,7 @@ OBSTACLES: dict[str, tuple[Callable[[], hdnn.HamiltonianNetwork], dict[str, Any]
     "J(t)": (_time_varying, {}, "differ by layer"),
     "a flow": (lambda: build("H1", "RK4"), {}, "flow"),
     "reference": (lambda: build("H1", backend="reference"), {}, "requested"),
-    "too wide": (lambda: build("H1", features=98), {}, "width 98"),
+    "too wide": (lambda: build("H1", features=514), {"method": "joint"}, "width 514"),
 }
 
 

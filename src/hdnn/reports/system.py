@@ -96,12 +96,17 @@ def inputs_of_run(folder: Path) -> SystemInputs:
         notices = (
             "There is no test part. The validation part chose the model, so its fit is optimistic.",
         )
-    now, then = scored(parts[part], simulate(result.model, parts[part])), result.fits[part]
-    # The fit on the validation part is that of the model before it was fitted to that part, too.
-    if part == "test" and not np.isclose(now.fit, then["network"].fit, rtol=0, atol=1e-6):
+    then, shown = result.fits[part], parts[part]
+    if part == "test":
+        kind, simulated = "network", simulate(result.model, shown)
+    else:  # that fit is the network's before it was fitted to this part, too
+        mean = np.concatenate(shown.outputs).mean(0)
+        kind, simulated = "mean", [np.tile(mean, (len(y), 1)) for y in shown.outputs]
+    now = scored(shown, simulated)
+    if not np.isclose(now.fit, then[kind].fit, rtol=0, atol=1e-6):
         notices += (
-            f"The recordings have changed since the run: on their {part} part, the fit is now "
-            f"{now.percent}. The tables show the fits of the run.",
+            f"The recordings have changed since the run: on their {part} part, the {kind} has the fit "
+            f"{now.percent} now. The tables show the fits of the run.",
         )
     more = f" and {words.counted(len(files) - 1, 'other')}" if len(files) > 1 else ""
     return SystemInputs(

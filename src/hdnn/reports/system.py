@@ -105,8 +105,8 @@ def inputs_of_run(folder: Path) -> SystemInputs:
     now = scored(shown, simulated)
     if not np.isclose(now.fit, then[kind].fit, rtol=0, atol=1e-6):
         notices += (
-            f"The recordings have changed since the run: on their {part} part, the {kind} has the fit "
-            f"{now.percent} now. The tables show the fits of the run.",
+            f"The recordings have changed since the run: on their {part} part, the fit of the "
+            f"{kind} is now {now.percent}. The tables show the fits of the run.",
         )
     more = f" and {words.counted(len(files) - 1, 'other')}" if len(files) > 1 else ""
     return SystemInputs(

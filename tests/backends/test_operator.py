@@ -79,14 +79,14 @@ def learned() -> Net:
 
 
 def many_units() -> Net:
-    return Net(HamiltonianField("J1", Weights(np.ones((98, 4), bool), features=4, layers=3)), T=1.0)
+    return Net(HamiltonianField("J1", Weights(np.ones((514, 4), bool), features=4, layers=3)), T=1.0)
 
 
 PLAIN: dict[str, tuple[Callable[[], Net], tuple[int, ...]]] = {
     "learned J": (learned, (2, 4)),
     "learned steps": (lambda: build("H1", T=1.0, learn_steps=True), (2, 4)),
     "convolution": (lambda: build("H1", channels=4, kernel=3), (2, 4, 5, 3)),
-    "wide": (lambda: build("H1", features=98), (2, 98)),
+    "wide": (lambda: build("H1", features=514), (2, 514)),
     "many units": (many_units, (2, 4)),
     "no samples": (lambda: build("H1"), (0, 4)),
     "reference": (lambda: build("H1", backend="reference"), (2, 4)),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import fused
-from hdnn.backends.selection import obstacle_of_numbers, obstacle_of_rollout
+from hdnn.backends.selection import obstacle_of_numbers, obstacle_of_rollout, widest
 from hdnn.errors import HdnnError
 from hdnn.fields.activations import ACTIVATIONS
 from hdnn.kernels import native
@@ -39,6 +39,12 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
 def obstacle_of_library() -> str | None:
     """`native.obstacle` for a compiler, which would look into it."""
     return native.obstacle()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def widest_of_library(has_adjoint: bool) -> int:
+    """`widest`, likewise."""
+    return widest(has_adjoint)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

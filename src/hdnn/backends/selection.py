@@ -96,7 +96,7 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     reason = program.obstacle or _library() or obstacle_of_numbers(program, values, x)
     explicit = reason is EXPLICIT and not torch.compiler.is_compiling()
     reason = None if explicit else reason
-    most = WIDEST_EXPLICIT if explicit or reason else _widest(program.has_adjoint)
+    most = WIDEST_EXPLICIT if explicit or reason else _widest(program)
     return _decide(requested, reason, program.widest, most, explicit)
 
 
@@ -129,10 +129,25 @@ def choose_rollout(
 
 
 @functools.cache
-def _widest(has_adjoint: bool) -> int:
-    """Of a program, with the instruction set that was chosen when the library was loaded."""
+def widest(has_adjoint: bool) -> int:
+    """The widest network for the kernels, with the instruction set that the library has chosen.
+
+    Args:
+        has_adjoint: whether stages multiply by W', too.
+
+    Returns:
+        The width.
+    """
     own = WIDEST.get(native.instruction_set(), min(WIDEST.values()))
     return own if has_adjoint else min(own, WIDEST_PLAIN)
+
+
+def _widest(program: Program) -> int:
+    if torch.compiler.is_compiling():
+        from hdnn.backends.operator import widest_of_library
+
+        return widest_of_library(program.has_adjoint)
+    return widest(program.has_adjoint)
 
 
 def _library() -> str | None:

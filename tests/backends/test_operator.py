@@ -81,8 +81,6 @@ def learned() -> Net:
 def many_units() -> Net:
     weights = Weights(np.ones((514, 4), bool), features=4, layers=3)
     return Net(HamiltonianField("J1", weights), T=1.0)
-        HamiltonianField("J1", Weights(np.ones((514, 4), bool), features=4, layers=3)), T=1.0
-    )
 
 
 PLAIN: dict[str, tuple[Callable[[], Net], tuple[int, ...]]] = {

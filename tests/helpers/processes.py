@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -15,8 +16,13 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is measure
 
 def forked(work: Callable[[], object]) -> int:
     """A process that does some work and exits as a program would; its id."""
+    # What earlier tests left in cycles must not be collected in the child: a session of onnxruntime
+    # waits there for its threads, which have not come along.
+    gc.collect()
+    gc.freeze()
     child = os.fork()
     if child:
+        gc.unfreeze()
         return child
     status = 1
     try:

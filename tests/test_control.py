@@ -132,6 +132,20 @@ def test_any_controller_with_a_step_closes_a_loop() -> None:
     torch.testing.assert_close(loop.applied, -2 * loop.measured)
 
 
+@pytest.mark.parametrize("wrong", ["controller", "starts"])
+def test_a_loop_has_one_dtype(wrong: str) -> None:
+    mass = sampled([[0.0, 1.0], [-1.0, -0.2]], [[0.0], [1.0]], [[0.0, 1.0]], step=0.05)
+    controller = hdnn.StateSpace(inputs=1, states=2, units=2, step=0.05, passive=True, gain=1.0)
+    starts = torch.ones(1, 2, dtype=torch.float64)
+    controller, starts = (
+        (controller.float(), starts)
+        if wrong == "controller"
+        else (controller.double(), starts.float())
+    )
+    with pytest.raises(HdnnError, match=r"one dtype.*float32.*\.double\(\)"):
+        feedback(mass, controller, starts, steps=2)
+
+
 def test_an_algebraic_loop_is_an_error() -> None:
     plant = LinearPlant(*(torch.eye(1) for _ in range(4)))
     model = hdnn.StateSpace(inputs=1, states=2, units=2, passive=True)

@@ -302,7 +302,8 @@ def feedback(
         All states and signals.
 
     Raises:
-        HdnnError: the plant has D != 0, which makes the loop an algebraic one.
+        HdnnError: the plant has D != 0, which makes the loop an algebraic one; or a linear plant,
+            its states and the controller have several dtypes.
 
     >>> import hdnn
     >>> mass = sampled([[0.0, 1.0], [-1.0, -0.2]], [[0.0], [1.0]], [[0.0, 1.0]], step=0.05)
@@ -320,6 +321,13 @@ def feedback(
         )
     cell = controller.assemble() if isinstance(controller, StateSpace) else controller
     x = cell.initial(z.shape[-2]) if x is None else x
+    if isinstance(plant, LinearPlant) and isinstance(x, Tensor):
+        types = plant.A.dtype, z.dtype, x.dtype
+        if len({*types}) > 1:
+            raise HdnnError(
+                "a loop has one dtype, and plant, first states and controller have "
+                f"{', '.join(map(str, types))}: use .double() on what is not float64"
+            )
     states, own = [z], [x]
     measured, applied = list[Tensor](), list[Tensor]()
     for t in range(steps):

@@ -50,9 +50,14 @@ class Report:
     >>> _ = Report("<!doctype html><title>a report</title>").save(path)
     >>> path.read_text().startswith("<!doctype html>")
     True
+    >>> Report("<!doctype html><title>a report</title>")
+    Report(0 kB; .save(path) writes it)
     """
 
     html: str
+
+    def __repr__(self) -> str:
+        return f"Report({len(self.html) // 1000} kB; .save(path) writes it)"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, atomically.

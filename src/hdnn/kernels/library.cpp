@@ -156,7 +156,7 @@ static i64 first_of(const std::vector<Run> &runs, i64 count) {
 
 // The same of W', from the codes of W (units, reads).
 static i64 first_of_transposed(const Stage &s) {
-  if (!(s.units * s.reads) || s.W[0] < 1) return -1;
+  if (s.units * s.reads == 0 || s.W[0] < 1) return -1;
   for (i64 i = 0; i < s.units; i++)
     for (i64 k = 0; k < s.reads; k++)
       if (s.W[i * s.reads + k] != s.W[0] + k * s.units + i) return -1;

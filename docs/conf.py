@@ -63,7 +63,7 @@ myst_heading_anchors = 4
 
 # Tutorials run when the site is built; what has not changed comes from the cache.
 nb_execution_mode = "cache"
-nb_execution_cache_path = "../build/jupyter_cache"
+nb_execution_cache_path = str(ROOT / "build" / "jupyter_cache")
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True
